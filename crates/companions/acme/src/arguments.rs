@@ -1,27 +1,27 @@
-//! The command line, which the node writes.
+//! The command line of this program. The node writes it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What a run is about.
+/// The settings of one run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Arguments {
-    /// The folder of the certificate, which exists and which the program may write.
+    /// The folder of the certificate. It must exist and be writable for the program.
     pub(crate) folder: PathBuf,
-    /// The user id that it takes if it runs as root.
+    /// The user id to which the program changes if it runs as root.
     pub(crate) uid: u32,
     /// The URL of the authority's directory (RFC 8555, 7.1.1).
     pub(crate) directory: String,
-    /// File with the certificates that the authority's server is trusted by, instead of those of the
-    /// system.
+    /// A file with the certificates by which the authority's server is trusted, instead of the
+    /// system's certificates.
     pub(crate) ca: Option<PathBuf>,
-    /// Where the authority may write to (a mail address).
+    /// The mail address at which the authority may contact the owner.
     pub(crate) contact: Option<String>,
-    /// File with the key that ties the account to another one (RFC 8555, 7.3.4).
+    /// A file with the key that ties the account to an account elsewhere (RFC 8555, 7.3.4).
     pub(crate) external_account: Option<PathBuf>,
-    /// The kind of certificate, of those that the authority offers.
+    /// The profile of the certificate, one of those that the authority offers.
     pub(crate) profile: Option<String>,
-    /// The names of hosts and the addresses for which the certificate is.
+    /// The host names and addresses that the certificate must cover.
     pub(crate) names: Vec<String>,
 }
 

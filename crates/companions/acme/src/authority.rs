@@ -1,4 +1,5 @@
-//! The authority: how its server is reached and trusted, and the account with it.
+//! The authority: the connection to its server, the certificates by which the server is trusted,
+//! and the account.
 
 use std::fs;
 use std::io;
@@ -20,15 +21,15 @@ use crate::arguments::Arguments;
 use crate::folder::{self, Folder, Record};
 use crate::order::Failure;
 
-/// What is read from files before the process is confined.
+/// The content of files that must be read before the process is confined.
 pub(crate) struct Authority {
     roots: Arc<RootCertStore>,
-    /// The identifier of an account elsewhere, and its key.
+    /// The identifier and the key of an account elsewhere, to which the ACME account is tied.
     external_account: Option<(String, Vec<u8>)>,
 }
 
 impl Authority {
-    /// Reads the files of the settings. Blocks.
+    /// Reads the files that the arguments name. Blocks.
     pub(crate) fn read(given: &Arguments) -> io::Result<Self> {
         let mut roots = RootCertStore::empty();
         match &given.ca {
@@ -52,7 +53,7 @@ impl Authority {
         Ok(Self { roots: Arc::new(roots), external_account })
     }
 
-    /// The account with the authority, which is made if there is none.
+    /// Returns the account with the authority. Creates the account if there is none.
     pub(crate) async fn account(
         &self,
         given: &Arguments,
@@ -112,12 +113,13 @@ impl Authority {
     }
 }
 
-/// Removes an account that the authority does not know any more.
+/// Removes the stored account, because the authority does not know it any more.
 pub(crate) fn forget_account(folder: &Folder, directory: &str) {
     let _ = fs::remove_file(folder.account(directory));
 }
 
-/// Reads the identifier and the key of an account elsewhere: two words, the second one in base64url.
+/// Reads the identifier and the key of an account elsewhere. The file has two words, of which the
+/// second is in base64url.
 fn read_key(file: &Path) -> io::Result<(String, Vec<u8>)> {
     let wrong =
         |what: &str| io::Error::other(format!("acme_external_account: {}: {what}", file.display()));

@@ -1,4 +1,4 @@
-//! When a certificate is to be replaced.
+//! Decides when a certificate must be replaced.
 
 use std::hash::{DefaultHasher, Hasher as _};
 
@@ -6,21 +6,22 @@ use instant_acme::SuggestedWindow;
 
 use crate::folder::Present;
 
-/// The longest time until the next look, in seconds: the clock of the machine and the authority's
-/// suggestion may change.
+/// The longest time until the next check, in seconds. Checks are this frequent because the
+/// machine's clock and the authority's suggestion may change.
 pub(crate) const LOOK_MAX_S: u64 = 12 * 3_600;
 
-/// When the authority suggests to replace a certificate (RFC 9773, 4.2), and after how many seconds
-/// it wants to be asked again.
+/// The window in which the authority suggests replacing a certificate (RFC 9773, 4.2), and the
+/// seconds after which it wants to be asked again.
 pub(crate) struct Window {
     pub(crate) suggested: SuggestedWindow,
     pub(crate) again_s: u64,
 }
 
-/// The seconds until a certificate is due, 0 if it is, and until the next look at the latest. All
-/// nodes of a time would come to an authority at once, so each takes its own point within the window
-/// that the authority suggests (RFC 9773, 4.2). Without a suggestion, a certificate is due after two
-/// thirds of its time.
+/// Returns the seconds until a certificate is due (0 if it is due now) and the seconds after which
+/// the next check must happen at the latest. Nodes set up at the same time would all reach the
+/// authority at once, so each certificate gets its own point within the window that the authority
+/// suggests (RFC 9773, 4.2). Without a suggestion, a certificate is due after two thirds of its
+/// lifetime.
 pub(crate) fn until(present: &Present, window: Option<&Window>, now_s: i64) -> (u64, u64) {
     let lifetime = present.not_after_s - present.not_before_s;
     let (at, again) = match window {
@@ -29,7 +30,7 @@ pub(crate) fn until(present: &Present, window: Option<&Window>, now_s: i64) -> (
                 (window.suggested.start.unix_timestamp(), window.suggested.end.unix_timestamp());
             let length = (end - start).max(0) as u128;
             let part = (length * u128::from(place(&present.der)) / u128::from(u32::MAX)) as i64;
-            // Whatever the authority suggests, some time is left for a second try.
+            // Whatever the authority suggests, a tenth of the lifetime is left for a second try.
             let latest = present.not_after_s - lifetime / 10;
             (start.saturating_add(part).min(latest), window.again_s.clamp(60, LOOK_MAX_S))
         }
@@ -38,7 +39,7 @@ pub(crate) fn until(present: &Present, window: Option<&Window>, now_s: i64) -> (
     (u64::try_from(at.saturating_sub(now_s)).unwrap_or(0), again)
 }
 
-/// A number that a certificate always has, and that differs between certificates.
+/// A number that is always the same for a certificate and differs between certificates.
 fn place(certificate: &[u8]) -> u32 {
     let mut hasher = DefaultHasher::new();
     hasher.write(certificate);
@@ -68,7 +69,7 @@ mod tests {
         let present = present(b"x");
         assert_eq!(until(&present, None, 1_000_000), (600_000, LOOK_MAX_S));
         assert_eq!(until(&present, None, 1_600_001), (0, LOOK_MAX_S));
-        // A clock that runs behind.
+        // The clock runs behind, so the certificate does not seem valid yet.
         assert_eq!(until(&present, None, 0), (1_600_000, LOOK_MAX_S));
     }
 

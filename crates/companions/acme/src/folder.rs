@@ -1,8 +1,8 @@
-//! The folder of this program: the certificate, the account, the answers to challenges, and what is
-//! remembered of failed orders.
+//! The folder of this program: the certificate, the account, the answers to challenges, and the
+//! record of failed orders.
 //!
-//! `live` is a link to the folder of the certificate in use, and is replaced by one rename, so that
-//! a certificate and its key always fit.
+//! `live` is a link to the folder of the certificate in use. The link is replaced by one rename, so
+//! the certificate and the key in it always belong together.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -21,36 +21,37 @@ const CHAIN: &str = "fullchain.pem";
 const KEY: &str = "privkey.pem";
 const DIRECTORY: &str = "directory";
 const RECORD: &str = "record.json";
-/// More than a certificate with its chain and its key has, in bytes.
+/// More bytes than a certificate takes with its chain and its key.
 const PROBE_BYTES: usize = 64 << 10;
-/// The folders of the answers, which the node reads: over HTTP, and in a handshake.
+/// The folders of the answers, which the node reads: one for answers over HTTP, and one for answers
+/// in a handshake.
 const CHALLENGES: [&str; 2] = ["http-01", "tls-alpn-01"];
 
-/// What is remembered between runs.
+/// What the program remembers between runs.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Record {
-    /// The kind of challenge that succeeded last.
+    /// The kind of challenge that last succeeded.
     pub(crate) challenge: Option<String>,
-    /// When orders failed, in seconds since 1970; the last ones.
+    /// The times of the last failed orders, in seconds since 1970.
     pub(crate) failures: Vec<i64>,
-    /// How often in a row the authority could not be reached.
+    /// How many times in a row the authority could not be reached.
     pub(crate) unreachable: u32,
-    /// The contact of the account.
+    /// The contact that the account has at the authority.
     pub(crate) contact: Option<String>,
 }
 
 impl Record {
-    /// Remembers a failed order.
+    /// Records a failed order.
     pub(crate) fn failed(&mut self, now_s: i64) {
         self.failures.push(now_s);
         let excess = self.failures.len().saturating_sub(20);
         self.failures.drain(..excess);
     }
 
-    /// The seconds until another order may fail without being more than `most` within an hour.
+    /// The seconds until another order may fail without exceeding `most` failures within an hour.
     pub(crate) fn pause_s(&self, now_s: i64, most: usize) -> u64 {
-        // Those of the future were written with another clock.
+        // Times in the future were written by another clock and do not count.
         let last_hour = (now_s - 3_599)..=now_s;
         let recent: Vec<_> = self.failures.iter().filter(|at| last_hour.contains(at)).collect();
         let Some(oldest) = recent.len().checked_sub(most).and_then(|at| recent.get(at)) else {
@@ -66,12 +67,12 @@ pub(crate) struct Present {
     pub(crate) der: CertificateDer<'static>,
     pub(crate) not_before_s: i64,
     pub(crate) not_after_s: i64,
-    /// The names of hosts and the addresses, sorted.
+    /// The host names and addresses in the certificate, sorted.
     pub(crate) names: Vec<String>,
 }
 
 impl Present {
-    /// Whether it is for these names and no others.
+    /// Whether the certificate covers exactly these names.
     pub(crate) fn is_for(&self, names: &[String]) -> bool {
         let mut names = names.to_vec();
         names.sort_unstable();
@@ -84,7 +85,8 @@ impl Present {
         Self::of(&text(CHAIN)?, &text(KEY)?)
     }
 
-    /// A chain and the key of its first certificate (PEM), if both are that.
+    /// Reads a chain and the key of its first certificate (PEM). `None` if they are not valid or do
+    /// not belong together.
     pub(crate) fn of(chain: &str, key: &str) -> Option<Self> {
         let key = KeyPair::from_pem(key).ok()?;
         let mut all = CertificateDer::pem_slice_iter(chain.as_bytes());
@@ -105,7 +107,8 @@ impl Present {
     }
 }
 
-/// A name as settings write it; of another kind, something that no setting writes.
+/// A name in the form in which settings contain it. A name of another kind becomes a text that no
+/// setting contains.
 fn name(name: &GeneralName<'_>) -> String {
     match name {
         GeneralName::DNSName(name) => name.to_ascii_lowercase(),
@@ -122,21 +125,21 @@ fn name(name: &GeneralName<'_>) -> String {
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// The folder at this path, without the answers of a former run.
+    /// Opens the folder at this path, and removes the answers of an earlier run.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let folder = Self(path.to_owned());
         folder.clear_challenges();
         Ok(folder)
     }
 
-    /// The certificate in use, if it is one of the authority with this directory.
+    /// The certificate in use, if it comes from the authority with this directory.
     pub(crate) fn present(&self, directory: &str) -> Option<Present> {
         let live = self.0.join(LIVE);
         let of = fs::read_to_string(live.join(DIRECTORY)).ok()?;
         if of != directory { None } else { Present::read(&live) }
     }
 
-    /// Puts a certificate and its key to use (PEM).
+    /// Stores a certificate and its key (PEM), and puts them into use.
     pub(crate) fn put(&self, directory: &str, chain: &str, key: &str) -> io::Result<()> {
         let (next, folder) = self.unused()?;
         for (file, text) in [(KEY, key), (CHAIN, chain), (DIRECTORY, directory)] {
@@ -150,8 +153,8 @@ impl Folder {
         fs::File::open(&self.0)?.sync_all()
     }
 
-    /// Puts the answer for a request of the authority to `/.well-known/acme-challenge/TOKEN`
-    /// (RFC 8555, 8.3).
+    /// Stores the answer to an authority's request for `/.well-known/acme-challenge/TOKEN` (RFC
+    /// 8555, 8.3).
     pub(crate) fn answer_over_http(&self, token: &str, answer: &str) -> io::Result<()> {
         if !is_token(token) {
             return Err(io::Error::other("the authority sent an invalid token"));
@@ -159,8 +162,8 @@ impl Folder {
         self.challenge(CHALLENGES[0], token, answer.as_bytes())
     }
 
-    /// Puts a certificate with `digest` for a handshake of the authority with the host `sni`
-    /// (RFC 8737, 3). `name` is the name or address that it is about.
+    /// Stores a certificate with `digest` for an authority's handshake with the host `sni` (RFC
+    /// 8737, 3). `name` is the host name or address that is being proved.
     pub(crate) fn answer_in_handshake(
         &self,
         sni: &str,
@@ -182,14 +185,15 @@ impl Folder {
         write(&folder.join(name), content)
     }
 
-    /// Checks that a certificate can be written here. Call it before one is ordered.
+    /// Checks that a certificate can be written to the folder. Must be called before a certificate
+    /// is ordered.
     pub(crate) fn probe(&self) -> io::Result<()> {
         let (_, folder) = self.unused()?;
         write(&folder.join("probe"), &[b' '; PROBE_BYTES])?;
         fs::remove_dir_all(folder)
     }
 
-    /// An empty folder for the next certificate, and its name.
+    /// Makes an empty folder for the next certificate. Returns the folder and its name.
     fn unused(&self) -> io::Result<(&'static str, PathBuf)> {
         let used = fs::read_link(self.0.join(LIVE)).ok();
         let next = if used.as_deref() == Some(Path::new("a")) { "b" } else { "a" };
@@ -202,25 +206,25 @@ impl Folder {
         Ok((next, folder))
     }
 
-    /// Removes all answers.
+    /// Removes the answers to all challenges.
     pub(crate) fn clear_challenges(&self) {
         for kind in CHALLENGES {
             let _ = fs::remove_dir_all(self.0.join(kind));
         }
     }
 
-    /// What is remembered. After a damage, nothing is.
+    /// Reads the record. A damaged record counts as empty.
     pub(crate) fn record(&self) -> Record {
         let text = fs::read(self.0.join(RECORD)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Writes what is to be remembered.
+    /// Writes the record.
     pub(crate) fn write_record(&self, record: &Record) -> io::Result<()> {
         write(&self.0.join(RECORD), &serde_json::to_vec(record)?)
     }
 
-    /// The file of the account with an authority.
+    /// The file with the account at an authority.
     pub(crate) fn account(&self, directory: &str) -> PathBuf {
         let plain = |byte: u8| match byte {
             b'.' | b'-' | b'a'..=b'z' | b'0'..=b'9' => char::from(byte).to_string(),
@@ -232,15 +236,16 @@ impl Folder {
     }
 }
 
-/// Whether a text has only characters of a token (RFC 8555, 8.3), so that it is the name of a file.
+/// Whether a text has only the characters of a token (RFC 8555, 8.3), so that it can be used as a
+/// file name.
 fn is_token(text: &str) -> bool {
     (1..=200).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
-/// Writes a file that appears whole, and that only its user may read.
+/// Writes a file that appears as a whole and that only its owner can read.
 pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    // No challenge has a name that begins like this.
+    // No challenge has a name that begins with this prefix.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let fresh = path.with_file_name(format!(".new-{name}"));
     let mut options = fs::OpenOptions::new();
@@ -280,7 +285,7 @@ mod tests {
         assert!(folder.present("https://two").is_none(), "of another authority");
         fs::write(place.path().join("live/privkey.pem"), "no key").expect("write");
         assert!(folder.present("https://one").is_none(), "without its key it is of no use");
-        // What a crash has left does not disturb.
+        // A leftover from a crash does no harm.
         symlink("nowhere", place.path().join("live.new")).expect("a link");
         let (chain, key) = certificate(&["d.example"]);
         folder.put("https://one", &chain, &key).expect("put");

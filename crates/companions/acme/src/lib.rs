@@ -1,13 +1,14 @@
-//! Gets certificates for a node from an authority, over ACME (RFC 8555): a process next to
-//! the node, so that it runs with few rights.
+//! Gets certificates for a node from an authority, over ACME (RFC 8555). This is a separate process
+//! next to the node, so that it can run with few rights.
 //!
-//! The node runs it when the node itself starts, and again after the delay that the last run printed.
-//! The program looks at the certificate in its folder ([`folder`]) and decides whether a new one is
-//! due ([`due`]). If it is, the program orders one ([`order`]) from the authority ([`authority`]): it
-//! puts the answers to the authority's challenges into the folder, from where the node gives them to
-//! the authority, and puts the certificate there. It prints the number of seconds after which the node
-//! should start it again, and exits. The protocol is that of the library `instant-acme`. It must not
-//! know listeners, functions or the node's settings.
+//! The node runs the program when the node itself starts, and again after the delay that the last
+//! run printed. The program looks at the certificate in its folder ([`folder`]) and decides whether
+//! a new one is due ([`due`]). If it is, the program orders one ([`order`]) from the authority
+//! ([`authority`]): it puts the answers to the authority's challenges into the folder, from which
+//! the node gives them to the authority. It also puts the certificate into the folder. The program
+//! prints the number of seconds after which the node should start it again, and exits. The library
+//! `instant-acme` implements the protocol. This crate must not know listeners, functions or the
+//! node's settings.
 
 mod arguments;
 mod authority;
@@ -29,21 +30,22 @@ use folder::{Folder, Record};
 use instant_acme::CertificateIdentifier;
 use order::Failure;
 
-/// How long one run may take. The node waits a little longer.
+/// How long one run may take. The node waits a little longer than this.
 const RUN_MAX: Duration = Duration::from_secs(300);
-/// Orders that fail in an hour, at most: an authority refuses a name for an hour after five
-/// (Let's Encrypt, "Rate Limits").
+/// The most orders that may fail in an hour. After five failures, an authority refuses a name for
+/// an hour (Let's Encrypt, "Rate Limits").
 const FAILURES_PER_HOUR: usize = 4;
-/// The first pause after the authority could not be reached, and the longest one.
+/// The pause after the authority could not be reached: the first one, and the longest one.
 const UNREACHABLE_PAUSES_S: (u64, u64) = (60, 3_600);
-/// The pause after an order whose certificate is due at once.
+/// The pause after an order whose certificate is already due for renewal.
 const DUE_AT_ONCE_PAUSE_S: u64 = 3_600;
-/// Characters of a reason in the log.
+/// The most characters of a reason in the log.
 const TEXT_CHARS_MAX: usize = 600;
-/// The pause after a failed order. Together with others it becomes longer, by [`FAILURES_PER_HOUR`].
+/// The pause after a failed order. After several failures, [`FAILURES_PER_HOUR`] makes the pause
+/// longer.
 const FAILED_PAUSE_S: u64 = 600;
 
-/// Runs the command line of this process as this companion.
+/// Runs this process as the companion, with the command line that the node gave it.
 pub fn main() -> ExitCode {
     let given = match Arguments::parse(std::env::args_os().skip(1)) {
         Ok(given) => given,
@@ -66,9 +68,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Looks once, and orders a certificate if one is due: the seconds until the next look.
+/// Checks the certificate once, and orders a new one if it is due. Returns the seconds until the
+/// next check.
 fn run(given: &Arguments) -> io::Result<u64> {
-    // These files may be only for root, so they are read first.
+    // Only root may be able to read these files, so they are read before the rights are given up.
     let authority = Authority::read(given)?;
     let folder = Folder::open(&given.folder)?;
     confinement::confine(Rights {
@@ -117,8 +120,8 @@ fn run(given: &Arguments) -> io::Result<u64> {
     Ok(seconds)
 }
 
-/// Logs why there is no certificate. Some of the text comes from the authority: it is one line, and
-/// not too long for the log.
+/// Logs why there is no certificate. Some of the text comes from the authority, so it is reduced to
+/// one line of limited length.
 fn tell(given: &Arguments, text: &str, next_s: u64) {
     let is_plain = |c: char| !c.is_control() && !('\u{2028}'..='\u{202e}').contains(&c);
     let plain: String =
@@ -129,7 +132,7 @@ fn tell(given: &Arguments, text: &str, next_s: u64) {
     );
 }
 
-/// The seconds until the next look, after a certificate was ordered if one was due.
+/// Orders a certificate if one is due. Returns the seconds until the next check.
 async fn look(
     given: &Arguments,
     authority: &Authority,
@@ -146,7 +149,7 @@ async fn look(
     let mut known = None;
     let mut replaced = None;
     if let Some(present) = &present {
-        // If the authority cannot be asked, the certificate itself tells when it is due.
+        // If the authority does not answer, the due time is computed from the certificate alone.
         known = authority.account(given, folder, record).await.ok();
         let window = match &known {
             Some(account) => order::window(account, present).await,
@@ -212,7 +215,7 @@ async fn look(
     }
 }
 
-/// A time in days or hours, or in seconds if it is short.
+/// A time in words: in days or hours, or in seconds if it is short.
 fn words(seconds: i64) -> String {
     match seconds {
         172_800.. => format!("{} days", seconds / 86_400),

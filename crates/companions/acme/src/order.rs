@@ -1,4 +1,4 @@
-//! An order: from the names of hosts to a certificate for them.
+//! Orders a certificate for the given names.
 
 use std::error::Error as _;
 use std::net::IpAddr;
@@ -13,12 +13,12 @@ use crate::arguments::Arguments;
 use crate::due::Window;
 use crate::folder::{Folder, Present, Record};
 
-/// How long the authority may take to look at the answers, and to make the certificate.
+/// How long the authority may take to check the answers, and how long to issue the certificate.
 const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(120));
 
-/// The longest chain, in bytes (PEM); the node reads no longer one.
+/// The longest accepted chain, in bytes (PEM). The node does not read a longer one.
 const CHAIN_BYTES_MAX: usize = 256 << 10;
-/// Types of problems (RFC 8555, 6.7).
+/// Problem types (RFC 8555, 6.7).
 const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 const NEEDS_ACCOUNT: &str = "urn:ietf:params:acme:error:externalAccountRequired";
 const LIMITED: &str = "urn:ietf:params:acme:error:rateLimited";
@@ -26,14 +26,14 @@ const LIMITED: &str = "urn:ietf:params:acme:error:rateLimited";
 /// Why there is no certificate.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The authority could not be asked, so nothing is known of an order.
+    /// The authority could not be asked, so it is unknown whether there is an order.
     Unreachable(String),
-    /// The authority, or something here, does not permit it. Authorities limit how often that may
+    /// The authority or this machine refused the order. Authorities limit how often this may
     /// happen.
     Refused(String),
-    /// The authority has had enough orders for some time.
+    /// The authority accepts no further orders for some time.
     Limited(String),
-    /// The authority could not find out that a name belongs to this machine.
+    /// The authority could not verify that a name belongs to this machine.
     Unproven(String),
     /// The authority does not know the account any more.
     NoAccount,
@@ -58,14 +58,14 @@ impl From<Error> for Failure {
     }
 }
 
-/// What the authority says of a problem.
+/// The authority's description of a problem.
 fn words(problem: &Problem) -> String {
     let detail = problem.detail.as_deref().unwrap_or("something is wrong");
     let kind = problem.r#type.as_deref().and_then(|kind| kind.rsplit(':').next());
     format!("the authority says: {detail} ({})", kind.unwrap_or("no type"))
 }
 
-/// An error with its causes: the error itself often says only what was tried.
+/// The text of an error and of its causes, because the error itself often says only what was tried.
 fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -86,15 +86,16 @@ pub(crate) struct Issued {
     pub(crate) certificate: Present,
 }
 
-/// When the authority suggests to replace a certificate, if it suggests that.
+/// The window in which the authority suggests replacing the certificate, if it suggests one.
 pub(crate) async fn window(account: &Account, present: &Present) -> Option<Window> {
     let id = CertificateIdentifier::try_from(&present.der).ok()?;
     let (info, again) = account.renewal_info(&id).await.ok()?;
     Some(Window { suggested: info.suggested_window, again_s: again.as_secs() })
 }
 
-/// Orders a certificate. The kind of challenge that succeeded last is tried first, and then the other
-/// one: which of them reaches the node depends on what is between the node and the authority.
+/// Orders a certificate. The kind of challenge that last succeeded is tried first, and then the
+/// other kind. Which of them reaches the node depends on the network between the node and the
+/// authority.
 pub(crate) async fn order(
     account: &Account,
     given: &Arguments,
@@ -109,7 +110,8 @@ pub(crate) async fn order(
     }
     let mut texts = Vec::new();
     for (word, kind) in kinds {
-        // Written before the order, so that it counts also if this process is killed meanwhile.
+        // The failure is recorded before the order, so that the order counts even if this process
+        // is killed. Success removes it again.
         record.failed(now_s());
         folder.write_record(record).map_err(|error| {
             Failure::Refused(format!("could not write down that an order begins: {error}"))
@@ -147,7 +149,8 @@ async fn try_kind(
         Some(replaced) => account.new_order(&asked().replaces(replaced)).await.ok(),
         None => None,
     };
-    // An authority that does not accept the replacement may accept the order without it.
+    // An authority that refuses to replace the earlier certificate may accept the order without the
+    // reference to it.
     let mut order = match replacing {
         Some(order) => order,
         None => account.new_order(&asked()).await?,
@@ -155,12 +158,12 @@ async fn try_kind(
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
-        // A name that the authority has seen lately needs no new proof.
+        // A name that the authority has verified recently needs no new proof.
         if authorization.status == AuthorizationStatus::Valid {
             continue;
         }
         let name = authorization.identifier().to_string();
-        // The name becomes that of a file.
+        // The name is used as a file name, so it must be one that was ordered.
         if !given.names.contains(&name) {
             return Err(Failure::Refused(
                 "the authority asked for proof of a name that was not ordered".to_owned(),
@@ -211,7 +214,8 @@ fn put_answer(
     folder.answer_in_handshake(&sni(name), name, answer.digest().as_ref())
 }
 
-/// What the authority says of the names that it could not check, or of the whole order.
+/// The authority's description of the names that it could not verify, or otherwise of the failure
+/// of the whole order.
 async fn what_failed(order: &mut Order, kind: &ChallengeType, of_all: Option<String>) -> Failure {
     let mut texts = Vec::new();
     let mut authorizations = order.authorizations();
@@ -233,8 +237,8 @@ fn identifier(name: &str) -> Identifier {
     name.parse().map_or_else(|_| Identifier::Dns(name.to_owned()), Identifier::Ip)
 }
 
-/// The host that the authority names in its handshake: for an address, its name in the reverse zone
-/// (RFC 8738, 6).
+/// The host name that the authority uses in its handshake. For an address, it is the address's name
+/// in the reverse zone (RFC 8738, 6).
 fn sni(name: &str) -> String {
     match name.parse() {
         Ok(IpAddr::V4(address)) => {

@@ -1,4 +1,4 @@
-//! Between data and the parts of a call: answers as data, and data as paths and queries.
+//! Converts answers into data, and data into paths and queries.
 
 use crate::expression::{Val, get, text_of};
 use crate::host::{Error, Reply};
@@ -18,7 +18,8 @@ pub(crate) fn refused(function: &str, reply: &Reply) -> Error {
     Error::new(kind, reply.status.into(), title, detail)
 }
 
-/// The body of an answer as data: JSON if the function says so, otherwise text; null if it is empty.
+/// The body of an answer as data: parsed JSON if the answer declares JSON, otherwise text. Null if
+/// the body is empty.
 pub(crate) fn content(reply: &Reply) -> Result<Val, String> {
     if reply.body.is_empty() {
         return Ok(Val::Null);
@@ -36,7 +37,7 @@ pub(crate) fn content(reply: &Reply) -> Result<Val, String> {
     }
 }
 
-/// Puts members of the input in place of `{name}` in a path.
+/// Replaces each `{name}` in a path by the member of the input with that name.
 pub(crate) fn fill(path: &str, input: &Val) -> String {
     let mut filled = String::new();
     let mut rest = path;
@@ -59,7 +60,7 @@ pub(crate) fn fill(path: &str, input: &Val) -> String {
     filled
 }
 
-/// The members of an object as texts.
+/// The members of an object, each as a pair of texts.
 pub(crate) fn members(value: &Val) -> Vec<(String, String)> {
     let Val::Obj(map) = value else { return Vec::new() };
     let texts = map.iter().filter_map(|(key, value)| {
@@ -68,7 +69,7 @@ pub(crate) fn members(value: &Val) -> Vec<(String, String)> {
     texts.collect()
 }
 
-/// Percent-encodes a part of a path or of a query.
+/// Percent-encodes a part of a path or a query.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,5 +1,5 @@
-//! Errors that a chain handles: which are caught, how often tasks are tried again, and how long the
-//! pauses are.
+//! Errors that a chain handles: which ones are caught, how often tasks are tried again, and how
+//! long the pauses are.
 
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ impl<H: Host> Run<'_, H> {
             && !self.holds(catch.except_when.as_ref(), false, input, sight, place)?)
     }
 
-    /// The pause before another attempt; `None` if there is none.
+    /// The pause before another attempt. `None` if there is no further attempt.
     async fn again(
         &self,
         retry: &Retry,
@@ -141,7 +141,7 @@ impl<H: Host> Run<'_, H> {
             pause += from + (to - from).mul_f64(self.host.random());
         }
         if let Some(within) = delay(retry.within.as_ref())? {
-            // Counted from the first error.
+            // The time is counted from the first error.
             let within = within.as_millis() as u64;
             let first = format!("{}?", place.key);
             let until = self.moment_of(&first, || self.host.now_ms() + within).await?;
@@ -157,7 +157,8 @@ impl<H: Host> Run<'_, H> {
     }
 }
 
-/// Whether two types are the same error of the language. Its texts write the address in two ways.
+/// Whether two error types are the same standard error of the language. The specification writes
+/// the address of an error type in two ways.
 fn same_kind(found: &Val, wanted: &Val) -> bool {
     let name = |value: &Val| {
         let text = text_of(value)?;

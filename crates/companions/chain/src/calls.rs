@@ -1,4 +1,4 @@
-//! The steps of a run that reach outside: calls of functions, and messages.
+//! The steps of a run that reach outside the run: calls of functions, and messages.
 
 use crate::answers::{content, escape, fill, members, refused};
 use crate::document::{Call, Http};
@@ -7,7 +7,7 @@ use crate::host::{Error, Host, Outgoing, Publication, Stop};
 use crate::interpreter::{Place, Run, Scope, Sight, at, placed, unusable};
 
 impl<H: Host> Run<'_, H> {
-    /// Waits for another attempt if this one may not begin steps any more.
+    /// If this attempt may not begin further steps, waits until another attempt takes over.
     async fn may_begin(&self) {
         if self.host.is_journalled() && self.host.now_ms() >= self.host.begins_until_ms() {
             self.wants_again.set(true);

@@ -1,4 +1,4 @@
-//! A chain, as its file describes it. [`crate::reader`] reads the file.
+//! The structure of a chain, as its file describes it. [`crate::reader`] reads the file.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use crate::expression::{Expression, Template};
 #[derive(Debug)]
 pub struct Chain {
     pub name: String,
-    /// The whole file, for `$workflow.definition`.
+    /// The whole file as data, for `$workflow.definition`.
     pub definition: serde_json::Value,
-    /// What happens to its input before the first task.
+    /// How the input is checked and transformed before the first task.
     pub input: Shape,
-    /// What happens to the output of the last task.
+    /// How the output of the last task is checked and transformed.
     pub output: Shape,
-    /// How long a run may take.
+    /// The time limit of a run.
     pub timeout: Option<Delay>,
     pub tasks: Vec<Task>,
 }
@@ -21,12 +21,12 @@ pub struct Chain {
 /// A schema and a transformation.
 #[derive(Debug, Default)]
 pub struct Shape {
-    /// The schema that data must match.
+    /// The schema that the data must match.
     pub schema: Option<Schema>,
     pub transform: Option<Template>,
 }
 
-/// A JSON schema, ready for use.
+/// A compiled JSON schema.
 pub struct Schema(pub jsonschema::Validator);
 
 impl std::fmt::Debug for Schema {
@@ -38,19 +38,19 @@ impl std::fmt::Debug for Schema {
 #[derive(Debug)]
 pub struct Task {
     pub name: String,
-    /// The line of its name.
+    /// The line of the task's name.
     pub line: usize,
-    /// It runs only if this holds.
+    /// The task runs only if this condition holds.
     pub condition: Option<Expression>,
-    /// What happens to its input.
+    /// How the task's input is checked and transformed.
     pub input: Shape,
-    /// What happens to its output.
+    /// How the task's output is checked and transformed.
     pub output: Shape,
-    /// What becomes of the context.
+    /// How the task's output changes the context.
     pub export: Shape,
-    /// How long it may take.
+    /// The time limit of the task.
     pub timeout: Option<Delay>,
-    /// What follows it.
+    /// What runs after the task.
     pub then: Then,
     pub work: Work,
 }
@@ -59,8 +59,8 @@ pub struct Task {
 pub enum Work {
     /// Calls a function of the node.
     Call(Call),
-    /// Publishes a message to an MQTT topic: a map with `topic`, `payload`, `qos`, `retain`
-    /// and `contentType`.
+    /// Publishes a message to an MQTT topic. The template is a map with `topic`, `payload`, `qos`,
+    /// `retain` and `contentType`.
     Publish(Template),
     /// Runs tasks one after another.
     Do(Vec<Task>),
@@ -69,19 +69,20 @@ pub enum Work {
     /// Runs tasks at the same time.
     Fork {
         branches: Vec<Task>,
-        /// Whether the first to end wins.
+        /// Whether the branches race, so that the first branch to end decides the output.
         compete: bool,
     },
     /// Fails with an error.
     Raise(Template),
-    /// Makes data.
+    /// Makes the output from a template.
     Set(Template),
-    /// Chooses what follows: a condition, or none for the default, and where it leads.
+    /// Chooses where the chain continues. Each entry has a condition, or none for the default, and
+    /// the place where it leads.
     Switch(Vec<(Option<Expression>, Then)>),
     /// Runs tasks and handles their errors.
     Try {
         tasks: Vec<Task>,
-        /// What happens to an error.
+        /// How an error is handled.
         catch: Box<Catch>,
     },
     Wait(Delay),
@@ -90,22 +91,22 @@ pub enum Work {
 #[derive(Debug)]
 pub struct Call {
     pub function: String,
-    /// Method, path, header fields, query: of a call over `http://mote.internal/NAME`.
+    /// The parts that only a call over `http://mote.internal/NAME` has: method, path, header fields
+    /// and query.
     pub http: Option<Http>,
-    /// The body; the task's input if there is none.
+    /// The body. If it is `None`, the task's input is sent.
     pub body: Option<Template>,
 }
 
-/// The parts of a call that only HTTP has.
+/// The parts that only an HTTP call has.
 #[derive(Debug)]
 pub struct Http {
     pub method: String,
-    /// Path below the function.
+    /// The path below the function.
     pub path: String,
-    /// Header fields.
     pub headers: Option<Template>,
     pub query: Option<Template>,
-    /// Whether the output is the whole answer, with its status and header fields.
+    /// Whether the output is the whole answer, including its status and header fields.
     pub whole: bool,
 }
 
@@ -113,23 +114,23 @@ pub struct Http {
 #[derive(Debug)]
 pub struct For {
     pub list: Expression,
-    /// Runs on while this holds.
+    /// The loop continues only while this condition holds.
     pub condition: Option<Expression>,
     /// The tasks of an iteration.
     pub tasks: Vec<Task>,
-    /// How many iterations run at once, if they run at once; the output is then the list of their
-    /// outputs.
+    /// How many iterations run at once. The output is then the list of the iterations' outputs.
+    /// `None` if the iterations run one after another.
     pub parallel: Option<usize>,
 }
 
 /// How errors are handled.
 #[derive(Debug)]
 pub struct Catch {
-    /// The members that an error must have.
+    /// The members that an error must have to be caught.
     pub filter: Option<Template>,
-    /// Caught only if this holds.
+    /// The error is caught only if this condition holds.
     pub when: Option<Expression>,
-    /// Not caught if this holds.
+    /// The error is not caught if this condition holds.
     pub except_when: Option<Expression>,
     /// Whether, when and how often the tasks are tried again.
     pub retry: Option<Retry>,
@@ -137,56 +138,56 @@ pub struct Catch {
     pub tasks: Option<Vec<Task>>,
 }
 
-/// How often tasks are tried again.
+/// When and how often tasks are tried again.
 #[derive(Debug)]
 pub struct Retry {
-    /// Tried again only if this holds.
+    /// The tasks are tried again only if this condition holds.
     pub when: Option<Expression>,
-    /// Not tried again if this holds.
+    /// The tasks are not tried again if this condition holds.
     pub except_when: Option<Expression>,
-    /// Attempts after the first; `None` for no limit.
+    /// The number of attempts after the first. `None` means no limit.
     pub count: Option<u64>,
-    /// How long attempts may go on after the first.
+    /// How long after the first error further attempts may begin.
     pub within: Option<Delay>,
-    /// How long one attempt may take.
+    /// The time limit of one attempt.
     pub attempt: Option<Delay>,
     /// The first pause.
     pub delay: Option<Delay>,
-    /// How pauses grow.
+    /// How the pauses grow.
     pub backoff: Backoff,
-    /// What is added to a pause at random.
+    /// The range of the random time that is added to a pause.
     pub jitter: Option<(Delay, Delay)>,
 }
 
-/// How pauses between attempts grow.
+/// How the pauses between attempts grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backoff {
-    /// They are all the same.
+    /// All pauses have the same length.
     Constant,
-    /// The second is twice the first, the third three times.
+    /// The second pause is twice as long as the first, the third pause three times as long.
     Linear,
-    /// Each is twice the one before.
+    /// Each pause is twice as long as the one before.
     Exponential,
 }
 
 /// A span of time.
 #[derive(Debug)]
 pub enum Delay {
-    /// As it is written.
+    /// A fixed time.
     Fixed(Duration),
-    /// An expression with a text in ISO 8601.
+    /// An expression whose result is a duration in ISO 8601.
     Expression(Expression),
 }
 
-/// Where a task leads.
+/// Where the chain continues after a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Then {
-    /// To the next task.
+    /// With the next task.
     Continue,
-    /// Out of the list of tasks.
+    /// After the list of tasks that contains the task.
     Exit,
-    /// To the end of the run.
+    /// At the end of the run.
     End,
-    /// To another task of the same list, by its number.
+    /// With another task of the same list, given by its number.
     Task(usize),
 }

@@ -1,8 +1,8 @@
-//! Runtime expressions: jq, as the language prescribes, through `jaq`.
+//! Runtime expressions. They are written in jq, as the language requires, and evaluated by `jaq`.
 //!
-//! An expression sees its input as `.` and the variables of its scope. It may not ask for the time
-//! or the environment: a run that continues after a crash evaluates its expressions again, and they
-//! must have the same results.
+//! An expression sees its input as `.` and the variables of its scope. It may not read the time or
+//! the environment, because a run that continues after a crash evaluates its expressions again, and
+//! they must give the same results.
 
 use std::rc::Rc;
 
@@ -14,10 +14,10 @@ use crate::yaml::{Kind, Mistake, Node};
 
 /// The variables that every expression sees, in the order in which they are bound.
 pub const COMMON: [&str; 6] = ["$context", "$input", "$output", "$task", "$workflow", "$runtime"];
-/// Functions of jq that would have another result when a run continues.
+/// jq functions that could give another result when a run continues.
 const FORBIDDEN: [&str; 2] = ["now", "env"];
 
-/// Levels of lists and objects in data.
+/// The deepest nesting of lists and objects in data.
 const DEPTH_MAX: usize = 200;
 const DIGITS_MAX: usize = 400;
 
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Expression {
 }
 
 impl Expression {
-    /// Compiles `code`, which may use [`COMMON`] and the variables named by `names` (without `$`).
+    /// Compiles `code`. It may use the variables in [`COMMON`] and those in `names` (without `$`).
     pub fn compile(code: &str, names: &[String], line: usize) -> Result<Self, Mistake> {
         let wrong = |text: String| Mistake::new(line, format!("the expression {code:?}: {text}"));
         let arena = Arena::default();
@@ -64,7 +64,7 @@ impl Expression {
         Ok(Self { filter: Rc::new(filter) })
     }
 
-    /// Its first result; null if it has none.
+    /// Evaluates the expression. Returns its first result, or null if it has none.
     pub fn evaluate(&self, input: Val, variables: Vec<Val>) -> Result<Val, String> {
         let _clock = crate::watchdog::begin();
         let ctx = Ctx::<Data>::new(&self.filter.lut, Vars::new(variables));
@@ -96,7 +96,7 @@ fn start(text: &str) -> String {
     text.chars().take(20).collect()
 }
 
-/// A value of the file in which texts of the form `${ … }` are expressions.
+/// A value in the file. Texts of the form `${ … }` in it are expressions.
 #[derive(Debug, Clone)]
 pub enum Template {
     /// A value without expressions.
@@ -107,7 +107,7 @@ pub enum Template {
 }
 
 impl Template {
-    /// Reads a template. A text that is not of the form `${ … }` is a constant.
+    /// Reads a template. A text that does not have the form `${ … }` is a constant.
     pub fn read(node: &Node, names: &[String]) -> Result<Self, Mistake> {
         let template = match &node.kind {
             Kind::Text(text) => match inside(text) {
@@ -165,7 +165,7 @@ impl Template {
     }
 }
 
-/// An expression in a place where a text is always one (`if`, `when`, `in`, `while`).
+/// Reads an expression where a text is always an expression (`if`, `when`, `in`, `while`).
 pub fn condition(node: &Node, names: &[String]) -> Result<Expression, Mistake> {
     match &node.kind {
         Kind::Text(text) => {
@@ -176,7 +176,7 @@ pub fn condition(node: &Node, names: &[String]) -> Result<Expression, Mistake> {
     }
 }
 
-/// The code of a text of the form `${ … }`.
+/// The code inside a text of the form `${ … }`.
 pub fn inside(text: &str) -> Option<&str> {
     text.trim().strip_prefix("${")?.strip_suffix('}')
 }
@@ -185,7 +185,7 @@ pub fn from_json(value: &serde_json::Value) -> Val {
     jaq_json::read::parse_single(value.to_string().as_bytes()).unwrap_or_default()
 }
 
-/// Reads JSON that is not nested too deeply and has no endless numbers.
+/// Reads JSON, unless it is nested too deeply or contains numbers with too many digits.
 pub fn parse(json: &[u8]) -> Option<Val> {
     if is_hostile(json) {
         return None;
@@ -194,8 +194,8 @@ pub fn parse(json: &[u8]) -> Option<Val> {
 }
 
 /// Whether lists and objects are nested deeper than [`DEPTH_MAX`], or a number has more digits than
-/// [`DIGITS_MAX`]. The parser, and much of jq, needs a part of the stack for each level, and the time
-/// for a number grows with the square of its digits.
+/// [`DIGITS_MAX`]. The parser and much of jq use a part of the stack for each level, and the time
+/// to read a number grows with the square of its number of digits.
 fn is_hostile(json: &[u8]) -> bool {
     let mut depth = 0_usize;
     let mut in_text = false;
@@ -222,19 +222,19 @@ fn is_hostile(json: &[u8]) -> bool {
     false
 }
 
-/// Writes a value as JSON. An error if it has no form in JSON.
+/// Converts a value to JSON. Fails if the value has no form in JSON.
 pub fn to_json(value: &Val) -> Result<serde_json::Value, String> {
     let text = value.to_string();
     serde_json::from_str(&text)
         .map_err(|_| format!("{} has no form in JSON", text.chars().take(80).collect::<String>()))
 }
 
-/// Whether a condition holds: everything but false and null, as in jq.
+/// Whether a condition holds. As in jq, every value except false and null counts as true.
 pub fn is_true(value: &Val) -> bool {
     !matches!(value, Val::Null | Val::Bool(false))
 }
 
-/// A value of an object.
+/// The member of an object with this key.
 pub fn get<'a>(value: &'a Val, key: &str) -> Option<&'a Val> {
     match value {
         Val::Obj(map) => map.get(&Val::from(key.to_owned())),
@@ -249,7 +249,7 @@ pub fn text_of(value: &Val) -> Option<String> {
     }
 }
 
-/// A whole number.
+/// The value as a whole number.
 pub fn int_of(value: &Val) -> Option<i64> {
     match value {
         Val::Num(number) => number.as_isize().map(|number| number as i64),

@@ -1,4 +1,5 @@
-//! The keys of a map in a file: each is taken once, and one that is left over is a mistake.
+//! Reads the keys of a map in a file. Each key is taken once, and a key that is left over is a
+//! mistake.
 
 use crate::yaml::{Kind, Mistake, Node};
 
@@ -9,12 +10,12 @@ pub(crate) fn text_of(node: &Node) -> Result<&str, Mistake> {
     }
 }
 
-/// A value that has another form than it must have.
+/// The mistake that a value does not have the form that it must have.
 pub(crate) fn expected(node: &Node, what: &str, form: &str) -> Mistake {
     Mistake::new(node.line, format!("{what} must be {form}, not {}", node.what()))
 }
 
-/// A map whose every key must be known.
+/// The entries of a map in which every key must be known.
 pub(crate) struct Fields<'a> {
     what: String,
     pub(crate) line: usize,
@@ -23,14 +24,14 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The keys of `node`, which mistakes call `what`.
+    /// Reads the keys of `node`. `what` names the map in mistakes.
     pub(crate) fn of(node: &'a Node, what: &str) -> Result<Self, Mistake> {
         let Kind::Map(map) = &node.kind else { return Err(expected(node, what, "a map")) };
         let entries = map.iter().map(|(key, value)| (key.as_str(), value, false)).collect();
         Ok(Self { what: what.to_owned(), line: node.line, entries, asked: Vec::new() })
     }
 
-    /// The value of a key that may be missing.
+    /// Takes the value of an optional key.
     pub(crate) fn take(&mut self, key: &str) -> Option<&'a Node> {
         self.asked.push(key.to_owned());
         let entry = self.entries.iter_mut().find(|(known, ..)| *known == key)?;
@@ -38,14 +39,14 @@ impl<'a> Fields<'a> {
         Some(entry.1)
     }
 
-    /// The value of a key that must be there.
+    /// Takes the value of a required key.
     pub(crate) fn required(&mut self, key: &str) -> Result<&'a Node, Mistake> {
         let line = self.line;
         let what = self.what.clone();
         self.take(key).ok_or_else(|| Mistake::new(line, format!("{what} needs {key:?}")))
     }
 
-    /// A key that was not taken is a mistake.
+    /// Reports a key that was not taken as a mistake.
     pub(crate) fn end(self) -> Result<(), Mistake> {
         match self.entries.iter().find(|(.., taken)| !taken) {
             None => Ok(()),

@@ -1,10 +1,10 @@
-//! What a run of a chain needs from its surroundings, and the errors of chains.
+//! The interface between a run of a chain and its surroundings, and the errors of chains.
 
 use futures_util::future::LocalBoxFuture;
 
 use crate::expression::{Val, get, int_of, text_of};
 
-/// The beginning of the types of errors that the language defines.
+/// The common prefix of the error types that the language defines.
 const ERRORS: &str = "https://serverlessworkflow.io/spec/1.0.0/errors/";
 
 /// What a run needs from its surroundings.
@@ -12,16 +12,16 @@ pub trait Host {
     fn call(&self, call: Outgoing) -> LocalBoxFuture<'_, Result<Reply, Stop>>;
     /// Publishes a message to an MQTT topic.
     fn publish(&self, message: Publication) -> LocalBoxFuture<'_, Result<(), Stop>>;
-    /// Keeps the record of a step; it is on disk when this resolves.
+    /// Keeps the record of a step. When the future resolves, the record is on disk.
     fn record(&self, key: &str, value: String) -> LocalBoxFuture<'_, Result<(), Stop>>;
-    /// Whether records are kept.
+    /// Whether the run is journalled, so that records are kept.
     fn is_journalled(&self) -> bool;
-    /// Milliseconds since 1970.
+    /// The current time in milliseconds since 1970.
     fn now_ms(&self) -> u64;
-    /// Until when this attempt may begin steps, in milliseconds since 1970; a journalled run goes on
-    /// in another attempt then.
+    /// The time until which this attempt may begin steps, in milliseconds since 1970. After that, a
+    /// journalled run continues in another attempt.
     fn begins_until_ms(&self) -> u64;
-    /// A number from 0 to 1.
+    /// A random number from 0 to 1.
     fn random(&self) -> f64;
 }
 
@@ -30,17 +30,17 @@ pub trait Host {
 pub struct Outgoing {
     /// The key of the step.
     pub step: String,
-    /// The function, or `NAME@TAG`.
+    /// The name of the function, or `NAME@TAG`.
     pub function: String,
     pub method: String,
-    /// Path below the function.
+    /// The path below the function.
     pub path: String,
-    /// Query without `?`.
+    /// The query without `?`.
     pub query: String,
-    /// Header fields, with lower-case names.
+    /// The header fields, with lower-case names.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// How long the call may take in milliseconds; 0 for no limit of its own.
+    /// The time limit of the call in milliseconds. 0 means that the call has no limit of its own.
     pub timeout_ms: u64,
 }
 
@@ -48,7 +48,6 @@ pub struct Outgoing {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reply {
     pub status: u16,
-    /// Header fields.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
@@ -60,23 +59,23 @@ pub struct Publication {
     pub payload: Vec<u8>,
     /// The quality of service, 0 to 2.
     pub qos: u8,
-    /// Whether the broker keeps it for later subscribers.
+    /// Whether the broker keeps the message for later subscribers.
     pub retain: bool,
-    /// The type of the payload; empty for none.
+    /// The content type of the payload. Empty if there is none.
     pub content_type: String,
 }
 
 /// An error of a chain (RFC 9457).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Error {
-    /// A URI that says what kind of error it is.
+    /// A URI that identifies the kind of the error.
     pub kind: String,
     pub status: i64,
-    /// What is wrong, in a few words.
+    /// A short description of this kind of error.
     pub title: String,
-    /// What is wrong this time.
+    /// The description of this particular error.
     pub detail: String,
-    /// The task, as a JSON pointer into the file.
+    /// The task that failed, as a JSON pointer into the file.
     pub instance: String,
 }
 
@@ -88,7 +87,7 @@ impl Error {
         Self { kind, status, title, detail: detail.into(), instance: String::new() }
     }
 
-    /// As a value of expressions.
+    /// The error as a value for expressions.
     pub fn value(&self) -> Val {
         let mut members: Vec<(&str, Val)> = vec![
             ("type", Val::from(self.kind.clone())),
@@ -106,7 +105,7 @@ impl Error {
         )
     }
 
-    /// The error that a value of expressions describes.
+    /// Reads an error from a value of an expression.
     pub fn of_value(value: &Val) -> Self {
         let text = |key| get(value, key).and_then(text_of).unwrap_or_default();
         let status = get(value, "status").and_then(|status| {
@@ -122,11 +121,11 @@ impl Error {
     }
 }
 
-/// Why a step does not go on.
+/// Why a step cannot continue.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stop {
     /// An error that a chain can handle.
     Error(Error),
-    /// This attempt cannot go on; another one can.
+    /// This attempt cannot continue, but another attempt can.
     Broken(String),
 }

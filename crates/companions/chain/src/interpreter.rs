@@ -1,13 +1,13 @@
 //! Runs a chain.
 //!
-//! A run that is journalled continues after a crash: the results of its calls and the ends of its
-//! waits are records, which the node keeps under the key of their step. The interpreter begins again
-//! at the first task and takes each result from its record, so everything between two records must
-//! have the same result each time. That is why expressions cannot ask for the time, why random
-//! pauses are recorded, and why the branches of a `fork` each have a context of their own.
+//! A journalled run continues after a crash. The results of its calls and the ends of its waits are
+//! records, which the node keeps under the keys of their steps. The interpreter begins again at the
+//! first task and takes each result from its record, so everything between two records must give
+//! the same result each time. For this reason, expressions cannot read the time, random pauses are
+//! recorded, and each branch of a `fork` has its own context.
 //!
-//! Errors are recorded only where a `catch` handles them. A run that fails can therefore be tried
-//! again, and goes on with the step that failed.
+//! Errors are recorded only where a `catch` handles them. A failed run can therefore be tried
+//! again, and it then continues with the step that failed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -29,9 +29,10 @@ use crate::expression::{
 use crate::host::{Error, Host, Stop};
 use crate::reader::parse_delay;
 
-/// Tasks that one run may execute.
+/// The most tasks that one run may execute.
 const EXECUTED_MAX: u32 = 100_000;
-/// A journalled run that would only wait for at least this long gives its place back meanwhile.
+/// A journalled run that has nothing to do but wait for at least this long gives up its place until
+/// then.
 const SUSPEND_AFTER_MS: u64 = 1_000;
 
 /// How an attempt ended.
@@ -40,20 +41,20 @@ pub enum Outcome {
     /// The run has ended with this output.
     Done(Val),
     Failed(Error),
-    /// The run goes on at this time, in milliseconds since 1970.
+    /// The run continues at this time, in milliseconds since 1970.
     Suspended(u64),
-    /// The attempt failed for a reason that is not the chain's.
+    /// The attempt failed for a reason outside the chain.
     Broken(String),
 }
 
-/// What an attempt begins with.
+/// The state with which an attempt begins.
 #[derive(Debug, Default)]
 pub struct Beginning {
     pub id: String,
     /// When the run began, in milliseconds since 1970.
     pub began_ms: u64,
     pub input: Val,
-    /// The records of earlier attempts.
+    /// The records that earlier attempts have kept.
     pub records: HashMap<String, Val>,
 }
 
@@ -105,7 +106,7 @@ pub async fn run<H: Host>(chain: &Chain, host: &H, beginning: Beginning) -> Outc
     .await
 }
 
-/// A time as the language describes it.
+/// A time in the form that the language defines.
 fn moment(unix_ms: u64) -> Val {
     let iso = jiff::Timestamp::from_millisecond(unix_ms as i64).unwrap_or_default().to_string();
     let epoch = object([
@@ -118,9 +119,9 @@ fn moment(unix_ms: u64) -> Val {
 #[derive(Clone)]
 pub(crate) struct Scope {
     context: Rc<RefCell<Val>>,
-    /// The variables of loops and caught errors, outermost first.
+    /// The variables of loops and of caught errors, from the outermost to the innermost.
     variables: Vec<Val>,
-    /// When the closest timeout ends, in milliseconds since 1970.
+    /// When the next timeout around the current task ends, in milliseconds since 1970.
     pub(crate) deadline_ms: Option<u64>,
 }
 
@@ -131,7 +132,7 @@ impl Scope {
         scope
     }
 
-    /// The scope of a branch, which has a context of its own.
+    /// The scope of a branch, which has its own context.
     fn branch(&self) -> Self {
         Self { context: Rc::new(RefCell::new(self.context.borrow().clone())), ..self.clone() }
     }
@@ -144,9 +145,10 @@ impl Scope {
 
 #[derive(Clone)]
 pub(crate) struct Place {
-    /// A JSON pointer into the file.
+    /// The place in the file, as a JSON pointer.
     pub(crate) pointer: String,
-    /// The key of its records: names of tasks, with the numbers of iterations and attempts.
+    /// The key under which results are recorded. It consists of the names of tasks and the numbers
+    /// of iterations and attempts.
     pub(crate) key: String,
 }
 
@@ -159,7 +161,7 @@ impl Place {
 /// How a list of tasks ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// The tasks after it run.
+    /// The list is complete, and the tasks after it run.
     Through,
     Run,
 }
@@ -171,15 +173,15 @@ pub(crate) struct Run<'a, H> {
     workflow: Val,
     runtime: Val,
     began_ms: u64,
-    /// Requests to the host that are under way.
+    /// The number of requests to the host that are in progress.
     active: Cell<usize>,
-    /// When waits and timeouts end, with how many end then.
+    /// The end times of waits and timeouts, each with the number of those that end at this time.
     timers: RefCell<BTreeMap<u64, usize>>,
     executed: Cell<u32>,
     pub(crate) wants_again: Cell<bool>,
 }
 
-/// What expressions of one task see.
+/// What the expressions of one task see.
 pub(crate) struct Sight<'s> {
     pub(crate) scope: &'s Scope,
     pub(crate) input: Val,
@@ -187,7 +189,7 @@ pub(crate) struct Sight<'s> {
     pub(crate) task: Val,
 }
 
-/// A timer that exists until it is dropped.
+/// A timer that is registered until this value is dropped.
 struct Timer<'t>(&'t RefCell<BTreeMap<u64, usize>>, u64);
 
 impl Drop for Timer<'_> {
@@ -202,7 +204,7 @@ impl Drop for Timer<'_> {
     }
 }
 
-/// A request to the host that is under way until this is dropped.
+/// A request to the host. It counts as in progress until this value is dropped.
 pub(crate) struct Active<'c>(&'c Cell<usize>);
 
 impl Drop for Active<'_> {
@@ -239,8 +241,8 @@ impl<H: Host> Run<'_, H> {
         self.transform(&self.chain.output, output, &sight, &place, false)
     }
 
-    /// Applies a schema and a transformation: an input is checked before it is transformed, and an
-    /// output afterwards.
+    /// Applies a schema and a transformation. An input is checked before its transformation, an
+    /// output after it.
     fn transform(
         &self,
         shape: &Shape,
@@ -332,7 +334,7 @@ impl<H: Host> Run<'_, H> {
         }
     }
 
-    /// Runs a future that must end before `until_ms`.
+    /// Runs a future with a time limit that ends at `until_ms`.
     pub(crate) async fn within<T>(
         &self,
         until_ms: u64,
@@ -362,7 +364,7 @@ impl<H: Host> Run<'_, H> {
         self.records.borrow().get(key).cloned()
     }
 
-    /// Keeps a record. In a run that is not journalled, only this attempt knows it.
+    /// Keeps a record. In a run that is not journalled, nothing is recorded.
     pub(crate) async fn record(&self, key: &str, value: Val) -> Result<(), Stop> {
         if self.host.is_journalled() {
             let json = to_json(&value).map_err(Stop::Broken)?.to_string();
@@ -373,7 +375,7 @@ impl<H: Host> Run<'_, H> {
         Ok(())
     }
 
-    /// A time that stays the same when the run continues.
+    /// A time that is chosen once and recorded, so that it stays the same when the run continues.
     pub(crate) async fn moment_of(
         &self,
         key: &str,
@@ -436,7 +438,7 @@ impl<H: Host> Run<'_, H> {
                 format!("the run has executed {EXECUTED_MAX} tasks, which looks like a loop");
             return Err(at(Error::new("runtime", 500, "Too many tasks", text), &place));
         }
-        // A run with many tasks in memory must not keep others from running.
+        // A run that executes many tasks without waiting must let other runs continue.
         if self.executed.get().is_multiple_of(64) {
             let _active = self.active();
             tokio::task::yield_now().await;
@@ -474,7 +476,8 @@ impl<H: Host> Run<'_, H> {
         Ok((output, then.unwrap_or_else(|| task.then.clone())))
     }
 
-    /// Does what a task does. Also returns where it leads, if that is not what its `then` says.
+    /// Does the work of a task. Also returns where the chain continues, if that differs from the
+    /// task's `then`.
     fn work<'f>(
         &'f self,
         task: &'f Task,
@@ -627,7 +630,8 @@ impl<H: Host> Run<'_, H> {
             match (racing.next().await, last.take()) {
                 (Some((number, Ok(output))), _) => break (number, output),
                 (Some((_, Err(Stop::Error(error)))), _) => last = Some(Stop::Error(error)),
-                // Another branch may never end, and this attempt cannot go on.
+                // This attempt cannot continue, so it must not wait for the other branches, which
+                // may never end.
                 (Some((_, Err(broken))), _) => return Err(broken),
                 (None, Some(error)) => return Err(error),
                 (None, None) => return Ok(input),
@@ -638,7 +642,7 @@ impl<H: Host> Run<'_, H> {
     }
 }
 
-/// Adds the place of an error that has none yet.
+/// Sets the place of an error that has no place yet.
 pub(crate) fn at(mut error: Error, place: &Place) -> Stop {
     if error.instance.is_empty() {
         error.instance.clone_from(&place.pointer);

@@ -1,9 +1,9 @@
 //! Reads and checks the file of a chain.
 //!
 //! The language is the DSL 1.0 of the CNCF Serverless Workflow specification
-//! (serverlessworkflow/specification). What a node cannot do (listening for events, containers,
-//! scripts, HTTP to anywhere) is refused here, with the line and with what to write instead, so that
-//! a chain that deploys also runs.
+//! (serverlessworkflow/specification). The reader refuses everything that a node cannot do
+//! (listening for events, containers, scripts, HTTP to arbitrary addresses), so a chain that can be
+//! deployed can also run. Each mistake names the line and says what to write instead.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use crate::expression::{self, Expression, Template, condition};
 use crate::fields::{Fields, expected, text_of};
 use crate::yaml::{Kind, Mistake, Mistakes, Node};
 
-/// Tasks of one file at most.
+/// The most tasks in one file.
 const TASKS_MAX: usize = 1_000;
-/// Iterations of a `for` that run at once at most.
+/// The most iterations of a `for` that run at once.
 const PARALLEL_MAX: i64 = 64;
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// Mistakes in tasks that are named at once.
+/// The most mistakes in tasks that are reported at once.
 const MISTAKES_MAX: usize = 20;
 
-/// Reads a file. An error has the mistakes of all tasks, in the order of their lines.
+/// Reads a file. The error contains the mistakes of all tasks in the order of their lines.
 pub fn read(text: &str) -> Result<Chain, Mistakes> {
     let mut reader = Reader { common: Common::default(), tasks: 0, mistakes: Vec::new() };
     let chain = read_with(&mut reader, text);
@@ -68,7 +68,7 @@ fn read_with(reader: &mut Reader, text: &str) -> Result<Chain, Mistake> {
         }
         evaluate.end()?;
     }
-    // `mote deploy` has made triggers of it.
+    // `mote deploy` has already made triggers from this key.
     fields.take("schedule");
     let names = Names::default();
     let chain = Chain {
@@ -83,7 +83,7 @@ fn read_with(reader: &mut Reader, text: &str) -> Result<Chain, Mistake> {
     Ok(chain)
 }
 
-/// The variables of a scope, and whether a task is inside of a branch.
+/// The variables of a scope, and whether the scope is inside a branch.
 #[derive(Debug, Default, Clone)]
 struct Names {
     variables: Vec<String>,
@@ -98,7 +98,7 @@ impl Names {
     }
 }
 
-/// What `use` defines.
+/// The definitions in `use`.
 #[derive(Debug, Default, Clone)]
 struct Common {
     errors: Vec<(String, Node)>,
@@ -142,7 +142,8 @@ impl Common {
         Ok(common)
     }
 
-    /// A value that is either written in place or the name of one in `use`.
+    /// Returns the value itself if it is written in place. A text is the name of an entry in `use`,
+    /// which is then returned.
     fn resolve<'a>(
         map: &'a [(String, Node)],
         what: &str,
@@ -159,12 +160,12 @@ impl Common {
 struct Reader {
     common: Common,
     tasks: usize,
-    /// Mistakes in tasks that were found by now.
+    /// The mistakes in tasks that have been found so far.
     mistakes: Vec<Mistake>,
 }
 
 impl Reader {
-    /// A list of tasks: each item is a map of one name to one task.
+    /// Reads a list of tasks. Each item is a map with one name and one task.
     fn list(&mut self, node: &Node, names: &Names) -> Result<Vec<Task>, Mistake> {
         let Kind::List(items) = &node.kind else {
             return Err(expected(node, "tasks", "a list such as: - NAME: { call: FUNCTION }"));
@@ -211,7 +212,7 @@ impl Reader {
         for (name, node, line) in &entries {
             match self.task(name, node, *line, &scope, names) {
                 Ok(task) => tasks.push(task),
-                // The other tasks are read as well, so that one deploy names all mistakes.
+                // The other tasks are read as well, so that one deploy reports all mistakes.
                 Err(mistake) if self.mistakes.len() < MISTAKES_MAX => self.mistakes.push(mistake),
                 Err(_) => {}
             }
@@ -586,7 +587,7 @@ fn check_name(function: &str, line: usize) -> Result<(), Mistake> {
     }
 }
 
-/// A call of `http://mote.internal/NAME/PATH`, which stays inside the node.
+/// Reads a call of `http://mote.internal/NAME/PATH`. Such a call stays inside the node.
 fn http(with: &Node, variables: &[String]) -> Result<Work, Mistake> {
     let mut fields = Fields::of(with, "with")?;
     let method = text_of(fields.required("method")?)?.to_ascii_uppercase();
@@ -640,10 +641,11 @@ fn http(with: &Node, variables: &[String]) -> Result<Work, Mistake> {
     Ok(Work::Call(Call { function: function.to_owned(), http: Some(http), body }))
 }
 
-/// `metadata.parallel` of a `for`.
+/// Reads `metadata.parallel` of a `for`.
 fn parallel(metadata: Option<&Node>) -> Result<Option<usize>, Mistake> {
     let Some(Node { kind: Kind::Map(entries), .. }) = metadata else { return Ok(None) };
-    // Metadata may have any keys, but these are more likely this one, mistyped.
+    // Metadata may have any keys, but a key that begins like this is more likely a misspelled
+    // `parallel`.
     if let Some((key, node)) = entries
         .iter()
         .find(|(key, _)| key != "parallel" && key.to_ascii_lowercase().starts_with("paral"))
@@ -753,7 +755,7 @@ fn variable(node: &Node) -> Result<String, Mistake> {
     }
 }
 
-/// A duration in ISO 8601, such as PT5S.
+/// Reads a duration in ISO 8601, such as PT5S.
 pub fn parse_delay(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration such as PT5S, PT1H30M or P1D");
     let span: jiff::Span = if text.starts_with('P') {
@@ -761,7 +763,7 @@ pub fn parse_delay(text: &str) -> Result<Duration, String> {
     } else {
         return Err(wrong());
     };
-    // Months and years have no fixed length.
+    // Durations with months or years are refused, because these have no fixed length.
     let days = jiff::SpanRelativeTo::days_are_24_hours();
     let span = span.to_duration(days).map_err(|_| wrong())?;
     Duration::try_from(span).ok().filter(|span| *span <= WAIT_MAX).ok_or_else(wrong)

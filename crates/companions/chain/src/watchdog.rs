@@ -1,5 +1,6 @@
-//! Ends the process if one expression takes too long: jq has endless loops, and nothing else of the
-//! process runs meanwhile. The engine gives the other runs to another worker.
+//! Ends the process if one expression takes too long. jq allows endless loops, and while an
+//! expression runs, nothing else in the process runs. The engine moves the other runs to another
+//! worker.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -8,20 +9,21 @@ use std::time::{Duration, Instant};
 
 /// The longest time that one expression may take.
 pub(crate) const EXPRESSION_SECONDS_MAX: u64 = 5;
-/// How often the clock is looked at while something runs.
+/// How often the watchdog checks the clock while there are runs.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Milliseconds of [`since`] at which the expression began that runs now; 0 if none runs.
+/// When the running expression began, in milliseconds as [`since`] counts them. 0 if no expression
+/// is running.
 static BEGAN_MS: AtomicU64 = AtomicU64::new(0);
-/// The invocation whose code runs now.
+/// The invocation whose code is running.
 static STREAM: AtomicU32 = AtomicU32::new(0);
-/// Whether a frame was written in part.
+/// Whether a frame has been written only in part.
 static IN_WRITE: AtomicBool = AtomicBool::new(false);
-/// Whether any run is under way.
+/// Whether there are any runs.
 static BUSY: AtomicBool = AtomicBool::new(false);
 static THREAD: OnceLock<Thread> = OnceLock::new();
 
-/// An expression that runs until this is dropped.
+/// The clock of one expression. It runs until this value is dropped.
 pub(crate) struct Clock;
 
 impl Drop for Clock {
@@ -32,7 +34,7 @@ impl Drop for Clock {
 
 fn since() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
-    // Never 0, which means that nothing runs.
+    // The result is never 0, because 0 means that no expression is running.
     START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1
 }
 
@@ -44,17 +46,18 @@ pub(crate) fn begin() -> Clock {
     Clock
 }
 
-/// Notes which invocation is polled from now on; 0 for none.
+/// Notes which invocation is polled from now on. 0 means none.
 pub(crate) fn stream(number: u32) {
     STREAM.store(number, Ordering::Relaxed);
 }
 
-/// Notes whether a frame is written in part, so that no other may be written.
+/// Notes whether a frame has been written only in part. While it has, no other frame may be
+/// written.
 pub(crate) fn writing(in_part: bool) {
     IN_WRITE.store(in_part, Ordering::Relaxed);
 }
 
-/// Notes whether there are runs. Without any, the watchdog sleeps.
+/// Notes whether there are any runs. While there are none, the watchdog sleeps.
 pub(crate) fn busy(is_busy: bool) {
     if BUSY.swap(is_busy, Ordering::Relaxed) != is_busy
         && is_busy
@@ -64,8 +67,9 @@ pub(crate) fn busy(is_busy: bool) {
     }
 }
 
-/// Starts the watchdog. `overdue` is called once with the invocation whose expression takes too long
-/// and whether a frame may be written; the process ends afterwards.
+/// Starts the watchdog. If an expression takes too long, `overdue` is called once and then the
+/// process ends. The arguments of `overdue` are the invocation of the expression and whether a
+/// frame may be written.
 pub(crate) fn start(overdue: impl FnOnce(u32, bool) + Send + 'static) {
     let spawned = std::thread::Builder::new().name("mote-watchdog".to_owned()).spawn(move || {
         loop {

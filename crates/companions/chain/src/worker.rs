@@ -1,5 +1,5 @@
-//! The program's side of the worker protocol (docs/reference/worker-protocol.md): one thread, many
-//! runs at once.
+//! The program's side of the worker protocol (docs/reference/worker-protocol.md). One thread serves
+//! many runs at once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -30,24 +30,26 @@ use crate::host::{Error, Host, Outgoing, Publication, Reply, Stop};
 use crate::interpreter::{self, Beginning, Outcome};
 use crate::watchdog;
 
-/// The descriptor of the connection to the engine.
+/// The file descriptor of the connection to the engine.
 const CONNECTION: i32 = 3;
-/// Requests of one run that are under way, within what the node lets an invocation have.
+/// The most requests of one run that are in progress. It stays within the number that the node
+/// permits for one invocation.
 const REQUESTS_OF_ONE: usize = 48;
-/// Requests of all runs that are under way, and their bytes.
+/// The most requests of all runs together that are in progress.
 const REQUESTS_MAX: usize = 200;
-/// A request is counted as so many bytes per permit, and there are so many permits.
+/// A request takes one permit for each piece of this length. The next constant is the number of
+/// permits, which limits the bytes of all requests in progress.
 const PERMIT_BYTES: usize = 16 << 10;
 const PERMITS: usize = (3 << 20) / PERMIT_BYTES;
-/// Runs at once, unless LOAD says otherwise.
+/// The number of runs at once, unless LOAD gives another one.
 const CONCURRENCY: u32 = 64;
-/// The field of an answer that says when a run goes on.
+/// The answer field that says when a run continues.
 pub const RESUME_FIELD: &str = "mote-resume-at";
 
 /// Why the program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Drained, or the engine has closed.
+    /// The worker has drained, or the engine has closed the connection.
     Done = 0,
     /// The chain cannot be loaded.
     Load = 1,
@@ -55,7 +57,7 @@ pub enum End {
     Protocol = 65,
 }
 
-/// Everything that is written, in order.
+/// All bytes to be written, in order.
 #[derive(Default)]
 struct Output {
     bytes: RefCell<Vec<u8>>,
@@ -69,15 +71,15 @@ impl Output {
     }
 }
 
-/// An invocation that runs.
+/// A running invocation.
 struct Stream {
-    /// The chunks of its body that have arrived.
+    /// The part of its body that has arrived.
     body: BytesMut,
-    /// Ends it.
+    /// Cancels the invocation.
     cancel: Option<oneshot::Sender<()>>,
-    /// Bytes that may be sent.
+    /// The number of bytes that may still be sent.
     window: Rc<Window>,
-    /// The head, until the body is complete.
+    /// The head of the invocation. Kept until the body is complete.
     waiting: Option<Invocation>,
 }
 
@@ -102,16 +104,16 @@ struct Worker {
     requests: Semaphore,
     request_bytes: Semaphore,
     draining: Cell<bool>,
-    /// Told when a run has ended.
+    /// Notified when a run has ended.
     ended: Notify,
 }
 
-/// Serves the connection until it ends. The process ends afterwards.
+/// Serves the connection until it ends. The process must end afterwards.
 pub fn serve() -> End {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return End::Protocol };
-    // SAFETY: the descriptor is the connection that the program was started with, and nothing else
-    // in this process owns it.
+    // SAFETY: the process was started with this descriptor as its connection, and nothing else in
+    // the process owns it.
     #[expect(unsafe_code, reason = "the descriptor comes from outside")]
     let stream = unsafe { std::os::unix::net::UnixStream::from_raw_fd(CONNECTION) };
     if let Ok(mut copy) = stream.try_clone() {
@@ -133,7 +135,7 @@ pub fn serve() -> End {
     })
 }
 
-/// What the watchdog says: the run has failed, and the worker ends.
+/// The last message before the watchdog ends the worker. It says that the run has failed.
 fn overdue(stream: u32) -> Vec<u8> {
     let seconds = watchdog::EXPRESSION_SECONDS_MAX;
     let message = format!("an expression took longer than {seconds} s");
@@ -184,7 +186,7 @@ impl Worker {
                 Either::Left((end, _)) | Either::Right((end, _)) => end,
             }
         };
-        // What was written last, such as the reason of a failed load.
+        // The bytes that were written last may contain, for example, the reason of a failed load.
         let last = std::mem::take(&mut *self.output.bytes.borrow_mut());
         let _ = output.write_all(&last).await;
         end
@@ -467,7 +469,7 @@ impl Worker {
             stream,
             id: mote_core::InvocationId(invocation.id).to_string(),
             is_journalled: false,
-            // A tenth is left for steps that are under way.
+            // The last tenth of the time is left for steps that are in progress.
             begins_until_ms: now_ms + remaining_ms / 10 * 9,
             requests: Semaphore::new(REQUESTS_OF_ONE),
         };
@@ -526,7 +528,7 @@ fn failed(error: &Error) -> (u16, Vec<(&'static str, String)>, String) {
     (status.unwrap_or(500), vec![("content-type", "application/problem+json".to_owned())], json)
 }
 
-/// What a run asks of its node.
+/// The requests of one run to its node.
 struct Requests<'w> {
     worker: &'w Worker,
     stream: u32,
@@ -537,7 +539,8 @@ struct Requests<'w> {
 }
 
 impl Requests<'_> {
-    /// Reads the records of earlier attempts. False if the node keeps none for this run.
+    /// Reads the records of earlier attempts. Returns `false` if the node keeps no records for this
+    /// run.
     async fn records(&self, beginning: &mut Beginning) -> Result<bool, Stop> {
         let mut after = String::new();
         loop {
@@ -564,7 +567,7 @@ impl Requests<'_> {
     }
 }
 
-/// Records as the node sends them.
+/// A page of records, as the node sends it.
 struct Page {
     more: bool,
     began_ms: u64,
@@ -572,8 +575,8 @@ struct Page {
 }
 
 impl Page {
-    /// `more u8 | zero [3] | count u32 | began ms u64`, then for each record `key length u32 |
-    /// value length u32 | key, value`.
+    /// Parses `more u8 | zero [3] | count u32 | began ms u64`, followed for each record by `key
+    /// length u32 | value length u32 | key, value`.
     fn parse(content: &Bytes) -> Option<Self> {
         let number = |at: usize| {
             content.get(at..at + 4)?.try_into().ok().map(|bytes| u32::from_le_bytes(bytes) as usize)
@@ -597,7 +600,7 @@ impl Page {
     }
 }
 
-/// What the node says when it does not carry out a request.
+/// Turns the node's refusal of a request into an error.
 fn refusal(status: u8, content: &[u8]) -> Stop {
     let text = String::from_utf8_lossy(content).into_owned();
     let error = |kind, status, title| Stop::Error(Error::new(kind, status, title, text.clone()));
@@ -728,7 +731,8 @@ impl Host for Requests<'_> {
     }
 }
 
-/// The content of an answered call: `status u16 | zero u16 | headers length u32 | headers, body`.
+/// Parses the content of an answered call: `status u16 | zero u16 | headers length u32 | headers,
+/// body`.
 fn reply(content: &Bytes) -> Option<Reply> {
     let status = u16::from_le_bytes([*content.first()?, *content.get(1)?]);
     let length = u32::from_le_bytes(content.get(4..8)?.try_into().ok()?) as usize;

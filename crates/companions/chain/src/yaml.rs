@@ -1,10 +1,11 @@
-//! YAML with the line of every value, so that each mistake in a file can be named with its line.
+//! Reads YAML and keeps the line of every value, so that each mistake in a file can be reported
+//! with its line.
 
 use saphyr::{LoadableYamlNode as _, MarkedYaml, Scalar, YamlData};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// The line, from 1.
+    /// The line of the mistake, counted from 1.
     pub line: usize,
     /// What is wrong, and what to write instead.
     pub text: String,
@@ -40,7 +41,7 @@ impl std::fmt::Display for Mistakes {
 /// A value of the file.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// The line on which it begins, from 1.
+    /// The line on which the value begins, counted from 1.
     pub line: usize,
     pub kind: Kind,
 }
@@ -48,11 +49,10 @@ pub struct Node {
 #[derive(Debug, Clone)]
 pub enum Kind {
     Null,
-    /// true or false.
     Bool(bool),
     /// A whole number.
     Int(i64),
-    /// Another number.
+    /// A number that is not whole.
     Float(f64),
     Text(String),
     List(Vec<Node>),
@@ -133,7 +133,7 @@ impl Node {
         }
     }
 
-    /// What it is, for messages.
+    /// The kind of the value in words, for messages.
     pub fn what(&self) -> &'static str {
         match &self.kind {
             Kind::Null => "nothing",

@@ -1,4 +1,5 @@
-//! Runs of chains against a host whose functions are written here, with records in memory.
+//! Runs chains against a host whose functions are defined in this file and whose records are in
+//! memory.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,8 +15,8 @@ use mote_chain::interpreter::{Beginning, Outcome, run};
 use mote_chain::reader;
 use serde_json::{Value, json};
 
-/// A node of one test: `double` doubles `.n`, `fail` answers 503 until it was called `fails` times,
-/// `echo` answers with its body, `slow` never answers.
+/// The node of one test. `double` doubles `.n`, `fail` answers 503 until it has been called `fails`
+/// times, `echo` answers with its body, and `slow` never answers.
 #[derive(Default)]
 struct Node {
     calls: RefCell<Vec<(String, String)>>,
@@ -23,7 +24,8 @@ struct Node {
     records: RefCell<HashMap<String, String>>,
     journalled: bool,
     fails: Cell<usize>,
-    /// The number of the record at which the node ends, as in a crash after it was written.
+    /// The number of the record after which the node ends, like a crash right after writing the
+    /// record.
     crash_at: Cell<Option<usize>>,
     written: Cell<usize>,
     now_ms: Cell<u64>,
@@ -109,7 +111,7 @@ fn chain(tasks: &str) -> Chain {
     reader::read(&format!("{head}{tasks}")).unwrap()
 }
 
-/// One attempt, on a clock that passes at once.
+/// Runs one attempt on a paused clock, on which time passes at once.
 fn attempt(node: &Node, chain: &Chain, input: &Value) -> Outcome {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -330,7 +332,7 @@ do:
     assert!(error.kind.ends_with("/validation") && error.detail.contains("required"), "{error:?}");
 }
 
-/// A chain with every kind of record.
+/// A chain that writes every kind of record.
 const LONG: &str = "
 do:
   - first: { call: double, with: { n: 1 } }
@@ -379,8 +381,9 @@ fn a_run_continues_with_the_step_that_it_had_reached() {
         for (_, step) in node.calls.borrow().iter() {
             *seen.entry(step.clone()).or_default() += 1;
         }
-        // The record of a step is on disk before the crash, so no step runs twice; only the branch
-        // that lost its race and calls beside the one whose record failed may.
+        // The record of a step is on disk before the crash, so no step runs twice. Exceptions are
+        // the branch that lost its race, and calls that ran at the same time as the one whose
+        // record failed.
         for (step, count) in seen {
             let beside = step.starts_with("map/") || step == "map" || step.starts_with("race/");
             assert!(count == 1 || beside, "{step} ran {count} times with a crash at {crash_at}");

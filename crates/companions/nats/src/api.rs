@@ -1,4 +1,4 @@
-//! Requests of JetStream's API: a subject, a document as JSON, an answer as JSON.
+//! Requests to the JetStream API. Each has a subject and a JSON document, and the answer is JSON.
 
 use async_nats::{HeaderMap, Message};
 use bytes::Bytes;
@@ -9,31 +9,32 @@ use tokio::time::Instant;
 
 use crate::connection::{Connection, Lost};
 
-/// Numbers of errors of JetStream that mean something here.
+/// The JetStream error codes that this program distinguishes.
 pub(crate) mod code {
-    /// There is no such message.
+    /// The message does not exist.
     pub(crate) const NO_MESSAGE: u64 = 10_037;
-    /// A message cannot be removed, because it is not there.
+    /// A message cannot be removed, because it does not exist.
     pub(crate) const NOT_REMOVED: u64 = 10_057;
-    /// A stream of this name has another form.
+    /// A stream of this name exists with another configuration.
     pub(crate) const OTHER_FORM: u64 = 10_058;
-    /// There is no such stream.
+    /// The stream does not exist.
     pub(crate) const NO_STREAM: u64 = 10_059;
-    /// The last place is another than was required: in the stream, or of the subject.
+    /// The last sequence number is not the required one: that of the stream, or that of the
+    /// subject.
     pub(crate) const OTHER_LAST: [u64; 2] = [10_071, 10_164];
 }
 
-/// Why the API did not do something.
+/// Why the API did not carry out a request.
 #[derive(Debug)]
 pub(crate) enum ApiError {
-    /// JetStream's own number and text.
+    /// An error of the server, with JetStream's code and text.
     Server { code: u64, text: String },
-    /// There is no usable answer.
+    /// There was no usable answer.
     Nats(NatsError),
 }
 
 impl ApiError {
-    /// The error as the node reads it.
+    /// Converts the error into the form that the node reads.
     pub(crate) fn of_stream(self, stream: &str) -> NatsError {
         match self {
             ApiError::Server { code: code::NO_STREAM, .. } => NatsError::NoStream(stream.into()),
@@ -48,7 +49,7 @@ impl ApiError {
     }
 }
 
-/// What every answer may have.
+/// The part that every answer may contain.
 #[derive(Deserialize)]
 struct Answer {
     error: Option<AnswerError>,
@@ -79,7 +80,7 @@ fn unreadable(connection: &Connection, error: &serde_json::Error) -> ApiError {
     ApiError::Nats(connection.unreachable(&format!("an answer that cannot be read: {error}")))
 }
 
-/// Refuses an answer that is an error.
+/// Fails if the answer is an error.
 fn checked(connection: &Connection, message: &Message) -> Result<(), ApiError> {
     let answer: Answer =
         serde_json::from_slice(&message.payload).map_err(|error| unreadable(connection, &error))?;
@@ -89,7 +90,7 @@ fn checked(connection: &Connection, message: &Message) -> Result<(), ApiError> {
     }
 }
 
-/// Why there is no answer, as the node reads it.
+/// The reason why there is no answer, in the form that the node reads.
 pub(crate) fn no_answer(connection: &Connection, lost: Lost) -> NatsError {
     match lost {
         Lost::NoResponders => {
@@ -101,7 +102,7 @@ pub(crate) fn no_answer(connection: &Connection, lost: Lost) -> NatsError {
     }
 }
 
-/// Stores a message: its place, once the server has stored it.
+/// Stores a message. Returns its sequence number once the server has stored it.
 pub(crate) async fn store(
     connection: &Connection,
     subject: String,
@@ -135,15 +136,15 @@ pub(crate) async fn store(
 /// Why a message was not stored.
 #[derive(Debug)]
 pub(crate) enum StoreError {
-    /// No stream keeps its subject.
+    /// There is no stream for the subject.
     NoStream,
-    /// It may have been stored.
+    /// The message may have been stored.
     Unknown(String),
-    /// The server refused it.
+    /// The server refused the message.
     Api(ApiError),
 }
 
-/// The form of a stream.
+/// The configuration of a stream.
 pub(crate) fn stream_config(
     name: &str,
     subjects: &[String],
@@ -169,11 +170,12 @@ pub(crate) fn stream_config(
     })
 }
 
-/// For how long the server recognises a message that it was sent before, in nanoseconds: longer
-/// than a message is sent again after an answer was lost.
+/// For how long the server recognises a message that it has received before, in nanoseconds. It is
+/// longer than the time for which a message is sent again after its answer was lost.
 const DUPLICATES_NS: u64 = 30_000_000_000;
 
-/// Makes a stream unless it exists, and gives it this form: what it holds.
+/// Creates a stream if it does not exist, and gives it this configuration. Returns information
+/// about the stream and its content.
 pub(crate) async fn ensure_stream(
     connection: &Connection,
     name: &str,

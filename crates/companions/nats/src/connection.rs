@@ -1,5 +1,5 @@
-//! The connection to the servers: made, lost, made again, and the text that says why it is not
-//! there.
+//! The connection to the servers: making it, restoring it, and the text that says why there is
+//! none.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,19 +18,20 @@ use tokio::time::{Instant, timeout_at};
 
 /// How long one attempt to connect may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a request may wait for a connection and for its answer. Bridges a restart of a server.
+/// How long a request may wait for a connection and for its answer. This is long enough for the
+/// restart of a server.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
 /// The longest pause between attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Requests that wait for the socket.
+/// The most requests that wait for the socket.
 const CAPACITY: usize = 16_384;
 
-/// Whether there is a connection, and how many there have been.
+/// The client, whether it is connected, and how many times a connection was lost.
 #[derive(Debug, Clone, Default)]
 struct Link {
     client: Option<Client>,
     is_up: bool,
-    /// Rises whenever a connection was lost.
+    /// Increases each time a connection is lost.
     losses: u64,
 }
 
@@ -40,29 +41,30 @@ pub(crate) struct Connection(Arc<Shared>);
 struct Shared {
     settings: Settings,
     link: watch::Sender<Link>,
-    /// Why there is no connection.
+    /// Why there is no connection. Empty if there is one.
     problem: Mutex<String>,
 }
 
 /// Why a request has no answer.
 #[derive(Debug)]
 pub(crate) enum Lost {
-    /// Nobody listens on its subject.
+    /// There is no receiver for the subject.
     NoResponders,
-    /// It was refused before it was sent.
+    /// The request was refused before it was sent.
     Refused(String),
-    /// It may have arrived.
+    /// The request may have arrived.
     Unknown(String),
 }
 
 impl Connection {
-    /// Begins to connect.
+    /// Starts connecting in the background.
     pub(crate) fn start(settings: Settings, authorities: Option<PathBuf>) -> io::Result<Self> {
         let mut servers = Vec::new();
         for server in &settings.servers {
             servers.push(server.parse::<ServerAddr>()?);
         }
-        // An error in the file is an error of the first attempt otherwise.
+        // Checked here, because an error in the credentials or the file would otherwise appear only
+        // at the first attempt to connect.
         options(&settings, authorities.as_ref())?;
         let connection = Self(Arc::new(Shared {
             settings,
@@ -123,7 +125,7 @@ impl Connection {
         self.0.settings.servers.join(", ")
     }
 
-    /// What a request that cannot be answered tells the node.
+    /// The error that the node receives if a request cannot be answered.
     pub(crate) fn unreachable(&self, problem: &str) -> NatsError {
         let servers = self.servers();
         NatsError::Unreachable(format!(
@@ -132,14 +134,14 @@ impl Connection {
         ))
     }
 
-    /// What a request that was not answered in time tells the node: why there is no connection, or
-    /// `otherwise` if there is one.
+    /// The error that the node receives if a request was not answered in time. It says why there is
+    /// no connection, or `otherwise` if there is a connection.
     pub(crate) fn problem(&self, otherwise: &str) -> NatsError {
         let problem = self.0.problem.lock().clone();
         self.unreachable(if problem.is_empty() { otherwise } else { &problem })
     }
 
-    /// The client, and how often a connection was lost before.
+    /// The client, and the number of connections lost so far.
     pub(crate) async fn client_and_losses(
         &self,
         until: Instant,
@@ -148,14 +150,14 @@ impl Connection {
         Ok((client, self.0.link.borrow().losses))
     }
 
-    /// Waits until a connection is lost after as many losses.
+    /// Waits until more connections have been lost than `losses`.
     pub(crate) async fn lost(&self, losses: u64) {
         let mut link = self.0.link.subscribe();
-        // The sender lives as long as this.
+        // The sender is part of this connection, so it exists as long as this wait.
         let _ = link.wait_for(|link| link.losses > losses).await;
     }
 
-    /// The client, once there is a connection.
+    /// Returns the client once there is a connection.
     pub(crate) async fn client(&self, until: Instant) -> Result<Client, NatsError> {
         let mut link = self.0.link.subscribe();
         let up = timeout_at(until, link.wait_for(|link| link.is_up)).await;
@@ -208,12 +210,12 @@ impl Connection {
 }
 
 impl Shared {
-    /// Follows what the library reports.
+    /// Handles an event that the library reports.
     fn saw(&self, event: &Event) {
         match event {
             Event::Connected => {
                 self.problem.lock().clear();
-                // The first connection has no client yet; `connect` sets it.
+                // During the first connection there is no client yet; `connect` sets it.
                 self.link.send_if_modified(|link| {
                     let is_new = link.client.is_some() && !link.is_up;
                     link.is_up |= is_new;
@@ -272,7 +274,7 @@ fn options(settings: &Settings, authorities: Option<&PathBuf>) -> io::Result<Con
     }
 }
 
-/// Why an attempt to connect failed, without what was sent.
+/// Explains why an attempt to connect failed, without revealing what was sent.
 fn explain(kind: ConnectErrorKind, error: &dyn std::error::Error) -> String {
     let what = match kind {
         ConnectErrorKind::Dns => "the name of the host is not known",

@@ -1,8 +1,9 @@
-//! What a node knows of the entries of a namespace: their keys, places, sizes and ends, but not
-//! their values. Pure.
+//! What a node knows about the entries of a namespace: their keys, sequence numbers, sizes and
+//! times of expiry, but not their values. Pure.
 //!
-//! The stream is the truth. What is known may be older than the stream, so a change requires of the
-//! server that the last message of its subject is the known one, and looks again if it is not.
+//! The stream is authoritative, and the index may be behind it. A change therefore requires the
+//! server to check that the last message of the subject is the known one. If it is not, the node
+//! looks again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -10,31 +11,31 @@ use std::ops::Bound;
 use bytes::Bytes;
 use mote_core::state::{Quota, StateError};
 
-/// The longest value that is kept for the next increment: a number of 64 bits.
+/// The longest value that is kept for the next increment: a 64-bit number.
 const NUMBER_BYTES_MAX: usize = 20;
 
 /// The last message of a key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Its place, which is the version of the entry.
+    /// The sequence number of the message, which is the version of the entry.
     pub(crate) sequence: u64,
-    /// Bytes of key and value.
+    /// The bytes of the key and the value.
     pub(crate) bytes: u64,
-    /// When it ends, in milliseconds since 1970; 0 for never.
+    /// When the entry expires, in milliseconds since 1970. 0 means never.
     pub(crate) expires_ms: u64,
-    /// It says that the key was removed.
+    /// Whether the message says that the key was removed.
     pub(crate) is_removed: bool,
-    /// The value, if it is short and this node wrote or read it.
+    /// The value, if it is short and this node has written or read it.
     pub(crate) value: Option<Bytes>,
 }
 
 impl Held {
-    /// Whether there is an entry at this time.
+    /// Whether the entry exists at this time.
     pub(crate) fn lives(&self, now_ms: u64) -> bool {
         self.sequence > 0 && !self.is_removed && (self.expires_ms == 0 || self.expires_ms > now_ms)
     }
 
-    /// The version that a condition compares: 0 if there is no entry.
+    /// The version that a condition is compared with. 0 if there is no entry.
     pub(crate) fn version(&self, now_ms: u64) -> u64 {
         if self.lives(now_ms) { self.sequence } else { 0 }
     }
@@ -55,11 +56,11 @@ pub(crate) struct Index {
     removed: VecDeque<Removed>,
     keys: u64,
     bytes: u64,
-    /// The place of the message that removed everything before it.
+    /// The sequence number of the message that removed everything before it.
     cleared: u64,
-    /// The last place that the follower has reached.
+    /// The last sequence number that the follower has reached.
     pub(crate) reached: u64,
-    /// What writes under way will add.
+    /// What writes in progress will add.
     pending_keys: u64,
     pending_bytes: u64,
 }
@@ -67,28 +68,29 @@ pub(crate) struct Index {
 /// A message that says that a key was removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Removed {
-    /// When it may be removed itself, in milliseconds since 1970.
+    /// When the message itself may be removed, in milliseconds since 1970.
     pub(crate) due_ms: u64,
     pub(crate) sequence: u64,
     pub(crate) key: String,
 }
 
-/// Room that a write under way has.
+/// Room in the quota for a write in progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Reserved {
     keys: u64,
     bytes: u64,
-    /// So much of the quota is used that the write must see every write of other nodes.
+    /// Whether so much of the quota is used that the write must first see all writes of other
+    /// nodes.
     pub(crate) is_strict: bool,
 }
 
 impl Index {
-    /// The last message of a key; without one, a place of 0.
+    /// The last message of a key. Without a message, its sequence number is 0.
     pub(crate) fn get(&self, key: &str) -> Held {
         self.held.get(key).cloned().unwrap_or_default()
     }
 
-    /// Learns of a message. Messages may be learnt of in any order, and more than once.
+    /// Learns about a message. Messages may be learnt in any order and more than once.
     pub(crate) fn learn(&mut self, key: &str, held: Held) {
         let known = self.held.get(key);
         if held.sequence <= self.cleared || known.is_some_and(|one| one.sequence > held.sequence) {
@@ -121,7 +123,7 @@ impl Index {
         }
     }
 
-    /// Records that all messages before this place were removed.
+    /// Records that all messages before this sequence number were removed.
     pub(crate) fn clear(&mut self, sequence: u64) {
         self.cleared = self.cleared.max(sequence);
         let gone = |held: &Held| held.sequence < sequence;
@@ -131,7 +133,7 @@ impl Index {
         }
     }
 
-    /// Takes over what an older index knows that this one cannot have seen.
+    /// Takes over what an older index knows and this one cannot have seen.
     pub(crate) fn absorb(&mut self, older: Index) {
         self.cleared = self.cleared.max(older.cleared);
         let later = older.held.into_iter().filter(|(_, held)| held.sequence > self.reached);
@@ -141,12 +143,13 @@ impl Index {
         (self.pending_keys, self.pending_bytes) = (older.pending_keys, older.pending_bytes);
     }
 
-    /// Remembers to remove the message that says that a key was removed.
+    /// Remembers that a message which says that a key was removed must itself be removed later.
     pub(crate) fn remove_later(&mut self, removed: Removed) {
         self.removed.push_back(removed);
     }
 
-    /// Places of messages that say that keys were removed, and that every node has seen by now.
+    /// Returns the sequence numbers of messages that say that keys were removed and that every node
+    /// has seen by now. The messages are forgotten.
     pub(crate) fn take_removed(&mut self, now_ms: u64, most: usize) -> Vec<u64> {
         let mut sequences = Vec::new();
         while sequences.len() < most
@@ -161,7 +164,7 @@ impl Index {
         sequences
     }
 
-    /// Forgets entries that have ended, and returns their places.
+    /// Forgets entries that have expired, and returns their sequence numbers.
     pub(crate) fn take_expired(&mut self, now_ms: u64, most: usize) -> Vec<u64> {
         let mut sequences = Vec::new();
         while sequences.len() < most
@@ -174,12 +177,12 @@ impl Index {
         sequences
     }
 
-    /// Keys, and their bytes with their values.
+    /// The number of keys, and the bytes of keys and values.
     pub(crate) fn usage(&self) -> (u64, u64) {
         (self.keys, self.bytes)
     }
 
-    /// Room for an entry of `bytes`, with the rules of the state in one file.
+    /// Reserves room for an entry of `bytes`, by the same rules as for the state in one file.
     pub(crate) fn reserve(
         &mut self,
         key: &str,
@@ -203,7 +206,8 @@ impl Index {
             );
             return Err(StateError::Full(text));
         }
-        // Other nodes may write this much before this node learns of it.
+        // An eighth of the quota is left for writes of other nodes that this node has not yet
+        // learnt about.
         let is_close = |held: u64, most: u64| held > most - most / 8;
         let is_strict = (is_new && is_close(keys + 1, quota.keys))
             || (more > 0 && is_close(held + more, quota.bytes));
@@ -219,7 +223,7 @@ impl Index {
         self.pending_bytes = self.pending_bytes.saturating_sub(reserved.bytes);
     }
 
-    /// Entries with a prefix, after a key, in the order of the bytes of their keys.
+    /// The entries with a prefix and after a key, in the byte order of their keys.
     pub(crate) fn list<'a>(
         &'a self,
         prefix: &'a str,

@@ -1,20 +1,20 @@
 //! Names of streams and subjects for namespaces and keys. Pure.
 //!
-//! A namespace is a stream, and a key a subject of it. Bytes that a subject cannot have, and the
-//! percent sign, are written as `%` and two digits.
+//! A namespace is a stream, and a key is a subject of that stream. Bytes that a subject cannot
+//! contain, and the percent sign, are written as `%` and two digits.
 
 use mote_core::state::Namespace;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// The bytes that are written as digits.
+/// The characters that are written as `%` and two digits.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'/').remove(b':');
-/// The beginning of the name of every stream of the state.
+/// The prefix of the names of all streams that hold state.
 pub(crate) const STREAMS: &str = "mote-kv-";
 const FUNCTION: &str = "function-";
 const SHARED: &str = "shared-";
 
-/// The part of names that stands for a namespace. It has no byte that a stream's name cannot have:
-/// names of namespaces have no slash.
+/// The part of a name that stands for a namespace. A slash is encoded as well, because a stream's
+/// name cannot contain one.
 fn part(namespace: &Namespace) -> String {
     let (kind, name) = match namespace {
         Namespace::Function(name) => (FUNCTION, name),
@@ -39,17 +39,17 @@ pub(crate) fn subjects(namespace: &Namespace) -> String {
     format!("mote.kv.{}.>", part(namespace))
 }
 
-/// The beginning of the subjects of keys.
+/// The prefix of the subjects of keys.
 pub(crate) fn keys(namespace: &Namespace) -> String {
     format!("mote.kv.{}.k.", part(namespace))
 }
 
-/// The subject that says that everything before was removed.
+/// The subject of the message that says that everything before it was removed.
 pub(crate) fn cleared(namespace: &Namespace) -> String {
     format!("mote.kv.{}.cleared", part(namespace))
 }
 
-/// The subject of a key, after [`keys`].
+/// The subject of a key. `keys` is the prefix from [`keys`].
 pub(crate) fn subject(keys: &str, key: &str) -> String {
     format!("{keys}{}", utf8_percent_encode(key, ENCODED))
 }

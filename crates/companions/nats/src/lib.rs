@@ -1,13 +1,13 @@
 //! A node's connection to NATS JetStream, in a process next to the node that runs without
 //! privileges.
 //!
-//! The protocol of NATS is that of the library `async-nats`. This program confines itself
-//! ([`confinement`]), holds the connection (`connection.rs`), and answers the requests that the node
-//! sends over the socket on its standard input (the frames of `mote_journal::nats`): on streams
-//! (`streams.rs`), and on the state of functions (`state.rs`; `space.rs` follows the stream of a
-//! namespace, `index.rs` is what is known of its keys), and on streams that keep a journal
-//! (`log.rs`). It ends when the node closes the socket. It must not know functions, manifests or
-//! the store.
+//! The library `async-nats` implements the NATS protocol. This program confines itself
+//! ([`confinement`]), holds the connection (`connection.rs`), and answers the requests that the
+//! node sends over the socket on its standard input (the frames of `mote_journal::nats`). The
+//! requests concern streams (`streams.rs`), the state of functions (`state.rs`), and streams that
+//! keep a journal (`log.rs`). For the state, `space.rs` follows the stream of a namespace, and
+//! `index.rs` holds what is known about its keys. The program ends when the node closes the socket.
+//! It must not know functions, manifests or the store.
 
 mod api;
 mod connection;
@@ -28,7 +28,7 @@ use mote_process::companion::confinement::{self, Files, Network, Rights};
 use tokio::net::UnixStream;
 use tracing::level_filters::LevelFilter;
 
-/// Runs the command line of this process as this companion.
+/// Runs this process as the companion that serves the node.
 pub fn main() -> ExitCode {
     if !matches!(std::env::args().skip(1).collect::<Vec<_>>().as_slice(), [word] if word == "run") {
         eprintln!("mote-nats is started by a node of mote: mote up --nats nats://HOST:4222");
@@ -45,10 +45,11 @@ pub fn main() -> ExitCode {
 }
 
 fn run() -> io::Result<()> {
-    // The node gives a socket as the standard input, which carries both directions.
+    // The node passes a socket as the standard input. It carries both directions.
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     let mut socket = std::os::unix::net::UnixStream::from(socket);
-    // Blocking, because this process must have one thread until it is confined.
+    // The socket blocks for now, because this process must have only one thread until it is
+    // confined.
     socket.set_nonblocking(false)?;
     let settings = serve::read_settings(&mut socket)?;
     let authorities = match &settings.authorities {
@@ -57,14 +58,15 @@ fn run() -> io::Result<()> {
     };
     confinement::confine(Rights {
         uid: settings.uid,
-        // For the requests under way, and the keys of the namespaces that are in use.
+        // The memory is for the requests in progress, and for the keys of the namespaces in use.
         memory_bytes: 512 << 20,
         open_files: 256,
-        // What names of hosts and certificates of the system need, as far as its user may.
+        // Resolving host names and reading the system's certificates need files that the user may
+        // read.
         files: Files::ReadAll,
         network: Network::Connect,
     })?;
-    // One thread: what it does is mostly waiting, and the node needs the cores.
+    // One thread is enough, because the program mostly waits, and the node needs the cores.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)

@@ -1,5 +1,5 @@
-//! Streams that keep a journal: the last message of each subject, and appends that happen as a whole
-//! or not at all.
+//! Streams that keep a journal. They hold the last message of each subject, and an append happens
+//! as a whole or not at all.
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::api::{self, StoreError};
 use crate::connection::Connection;
 
-/// How long the server keeps a message that says that a row is gone.
+/// How long the server keeps a message that says that a row was removed.
 const REMOVAL_TTL: &str = "5s";
 
 pub(crate) async fn ensure(
@@ -20,13 +20,13 @@ pub(crate) async fn ensure(
 ) -> Result<Reply, NatsError> {
     let replicas = connection.settings().replicas;
     let mut config = api::stream_config(name, &[subjects], 1, replicas);
-    // The newest state of a row takes the place of the one before it.
+    // The newest state of a row replaces the previous one.
     config["discard"] = "old".into();
     config["allow_atomic"] = true.into();
     config["allow_msg_ttl"] = true.into();
     let refused = |error: api::ApiError| error.of_stream(name);
     api::ensure_stream(connection, name, &config, until).await.map_err(refused)?;
-    // An older server passes over what it does not know.
+    // An older server ignores settings that it does not know, so the result is checked.
     let asked = format!("STREAM.INFO.{name}");
     let nothing = serde_json::json!({});
     let info = api::call(connection, &asked, &nothing, until).await.map_err(refused)?;
@@ -37,8 +37,9 @@ pub(crate) async fn ensure(
     Ok(Reply::Done)
 }
 
-/// Stores messages as one batch of the server, which is atomic and which it syncs once. The first of
-/// them requires the last place; the batch is not stored if that is another.
+/// Stores messages as one batch. The server stores a batch atomically and syncs it once. The first
+/// message requires that the last sequence number is `expected_last`; otherwise the batch is not
+/// stored.
 pub(crate) async fn append(
     connection: &Connection,
     messages: Vec<Publishing>,
@@ -46,7 +47,7 @@ pub(crate) async fn append(
     until: Instant,
 ) -> Result<Reply, NatsError> {
     let count = messages.len();
-    // Two processes can append the same messages, because the answer to the first was lost. Their
+    // If the answer to a process was lost, another process can append the same messages. The two
     // batches must not mix.
     let batch = format!("{:016x}{:016x}", random(), random());
     for (at, message) in messages.into_iter().enumerate() {
@@ -86,7 +87,7 @@ pub(crate) async fn append(
     Ok(Reply::Done)
 }
 
-/// Sends a message of a batch, to which the server does not answer.
+/// Sends a message of a batch. The server does not answer it.
 async fn send(
     connection: &Connection,
     subject: String,

@@ -1,4 +1,4 @@
-//! The requests of the node: read, answered, each in a task of its own.
+//! Reads the node's requests and answers each of them in its own task.
 
 use std::io::{self, Read as _};
 
@@ -13,9 +13,9 @@ use crate::connection::{Connection, PATIENCE};
 use crate::state::States;
 use crate::{log, streams};
 
-/// Answers that wait for the node to read them. When there are more, requests wait.
+/// The most answers that wait for the node to read them. Beyond that, requests wait.
 const ANSWERS_MAX: usize = 1_024;
-/// Bytes that one write collects.
+/// The most bytes that are collected for one write.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// Reads the first frame. Blocks.
@@ -34,7 +34,7 @@ pub(crate) fn read_settings(socket: &mut std::os::unix::net::UnixStream) -> io::
     }
 }
 
-/// Serves the node until it closes the socket, and answers everything that it asked before.
+/// Serves the node until it closes the socket. Requests that arrived before are still answered.
 pub(crate) async fn serve(socket: UnixStream, connection: Connection) -> io::Result<()> {
     let (mut input, mut output) = socket.into_split();
     let (answers, mut answered) = mpsc::channel::<Vec<u8>>(ANSWERS_MAX);
@@ -63,7 +63,7 @@ pub(crate) async fn serve(socket: UnixStream, connection: Connection) -> io::Res
             tokio::spawn(async move {
                 let reply =
                     answer(&connection, &states, request).await.unwrap_or_else(Reply::Failed);
-                // An error means that the node does not read any more.
+                // An error means that the node has stopped reading.
                 let _ = answers.send(reply.frame(number)).await;
             });
         }

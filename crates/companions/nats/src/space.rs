@@ -1,4 +1,4 @@
-//! A namespace that this node uses: its index, and the task that follows its stream.
+//! A namespace that this node uses: its index, and the task that follows the namespace's stream.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -20,53 +20,53 @@ use crate::connection::{Connection, PATIENCE};
 use crate::index::{Held, Index, Removed};
 use crate::{keys, streams};
 
-/// Says in a message when its entry ends, in milliseconds since 1970.
+/// The header of a message that says when its entry expires, in milliseconds since 1970.
 pub(crate) const EXPIRES: &str = "Mote-Expires";
-/// Says in a message that its key was removed.
+/// The header of a message that says that its key was removed.
 pub(crate) const REMOVED: &str = "Mote-Removed";
-/// How long such a message stays, so that every node that is connected sees it. A node that was not
-/// connected reads the whole stream again.
+/// How long a message with [`REMOVED`] stays, so that every connected node sees it. A node that was
+/// not connected reads the whole stream again.
 const REMOVED_STAYS_MS: u64 = 120_000;
-/// How often they are looked at, and how many are removed then.
+/// How often messages that are due for removal are looked for, and the most that are removed at a
+/// time.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 const REMOVED_PER_LOOK: usize = 1_000;
-/// The server says this often that there is nothing new; a server that is silent for three times
-/// as long is asked anew.
+/// How often the server says that there is nothing new. If the server is silent for three times as
+/// long, the stream is requested again.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// How long messages may lag behind the stream before the stream is read again.
+/// How long the index may lag behind the stream before the stream is read again.
 const LAG_PATIENCE: Duration = Duration::from_millis(500);
-/// Locks of keys. Keys that share one wait for each other needlessly.
+/// The number of locks for keys. Keys that share a lock sometimes wait for each other without need.
 const LOCKS: usize = 64;
 
-/// How far the follower is.
+/// How far the follower has got.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
-    /// How often the whole stream was read.
+    /// How many times the whole stream has been read.
     rounds: u64,
-    /// The last place that the index contains.
+    /// The last sequence number that the index contains.
     reached: u64,
 }
 
-/// A namespace.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) stream: String,
-    /// The beginning of the subjects of its keys.
+    /// The prefix of the subjects of the namespace's keys.
     pub(crate) keys: String,
     pub(crate) cleared: String,
     subjects: String,
     pub(crate) index: Mutex<Index>,
     progress: watch::Sender<Progress>,
     again: Notify,
-    /// Changes of one key happen one after the other, in the order of their requests.
+    /// Changes of one key happen one after another, in the order of their requests.
     locks: Vec<tokio::sync::Mutex<()>>,
-    /// Writes that must see every other write.
+    /// Held by a write that must see every other write.
     pub(crate) strict: tokio::sync::Mutex<()>,
     hash: RandomState,
     pub(crate) used: Mutex<Instant>,
 }
 
-/// Why the stream is read again.
+/// Why the stream must be read again.
 type Stale = String;
 
 impl Space {
@@ -94,7 +94,7 @@ impl Space {
         &self.locks[self.hash.hash_one(key) as usize % LOCKS]
     }
 
-    /// Waits until the stream was read once.
+    /// Waits until the stream has been read once.
     pub(crate) async fn opened(
         &self,
         connection: &Connection,
@@ -117,7 +117,7 @@ impl Space {
         }
     }
 
-    /// Reads the whole stream again.
+    /// Makes the follower read the whole stream again, and waits until it has.
     pub(crate) async fn read_again(
         &self,
         connection: &Connection,
@@ -128,7 +128,8 @@ impl Space {
         self.after_round(round, connection, until).await
     }
 
-    /// Waits until the index contains everything that the stream holds now: the last place.
+    /// Waits until the index contains everything that the stream holds now. Returns the stream's
+    /// last sequence number.
     pub(crate) async fn caught_up(
         &self,
         connection: &Connection,
@@ -142,13 +143,13 @@ impl Space {
         let mut progress = self.progress.subscribe();
         let there = progress.wait_for(|progress| progress.reached >= last);
         if timeout(LAG_PATIENCE, there).await.is_err() {
-            // The last message may be gone already, so that it never arrives.
+            // The last message may already be removed and then never arrives.
             self.read_again(connection, until).await?;
         }
         Ok(last)
     }
 
-    /// Follows the stream until the task is ended.
+    /// Follows the stream until the task is aborted.
     pub(crate) async fn follow(self: Arc<Self>, connection: Connection) {
         let mut pause = Duration::from_millis(10);
         loop {
@@ -211,7 +212,8 @@ impl Space {
                 built.reached = built.reached.max(last);
                 let mut index = self.index.lock();
                 let older = std::mem::take(&mut *index);
-                // A stream that was made anew begins with small places again.
+                // A stream that was deleted and made again begins with small sequence numbers, so
+                // the older index does not apply to it.
                 if older.reached <= built.reached {
                     built.absorb(older);
                 }
@@ -233,7 +235,8 @@ impl Space {
                     let stream = self.stream.clone();
                     tokio::spawn(async move {
                         let until = Instant::now() + PATIENCE;
-                        // What stays is removed by another node, or after a new reading.
+                        // Messages that could not be removed are removed by another node, or after
+                        // the stream is read again.
                         let _ = streams::delete(&connection, &stream, &gone, until).await;
                     });
                     continue;
@@ -290,15 +293,15 @@ impl Space {
         }
     }
 
-    /// Learns that this node has removed a key.
+    /// Records that this node has removed a key.
     pub(crate) fn removed(&self, key: &str, sequence: u64) {
         let mut index = self.index.lock();
         index.learn(key, Held { sequence, is_removed: true, ..Default::default() });
     }
 }
 
-/// Answers a message of the server about the delivery: the last message of the consumer that it
-/// names, if it names one.
+/// Answers a status message of the server about the delivery. Returns the number of the consumer's
+/// last message, if the status names it.
 async fn answer_status(client: &async_nats::Client, message: &Message) -> Option<u64> {
     if message.status != Some(StatusCode::IDLE_HEARTBEAT) {
         return None;
@@ -316,7 +319,7 @@ fn field(message: &Message, name: &str) -> Option<u64> {
     message.headers.as_ref()?.get(name)?.as_str().parse().ok()
 }
 
-/// Where a message is, which its reply subject says.
+/// The place of a message, as its reply subject tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     sequence: u64,
@@ -329,8 +332,8 @@ impl Place {
         Self::parse(message.reply.as_ref()?.as_str())
     }
 
-    /// `$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE.CONSUMED.NANOSECONDS.PENDING`; newer servers may
-    /// put a domain and an account before the stream, and more behind.
+    /// Parses `$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE.CONSUMED.NANOSECONDS.PENDING`. Newer
+    /// servers may put a domain and an account before the stream, and further tokens at the end.
     fn parse(reply: &str) -> Option<Self> {
         let tokens: Vec<&str> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
         let after = if tokens.len() == 7 { 2 } else { 4 };

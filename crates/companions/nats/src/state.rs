@@ -1,9 +1,9 @@
-//! The state of functions in JetStream: what each operation does.
+//! The state of functions in JetStream: the implementation of each operation.
 //!
-//! A namespace is a stream, a key a subject of which the stream keeps the last message, and the
-//! version of an entry the place of its message in the stream. A change requires that the last
-//! message of its subject is the one that it was decided on. Then nodes need not know of each
-//! other, and no acknowledged change is lost.
+//! A namespace is a stream, and a key is a subject of that stream. The stream keeps the last
+//! message of each subject. The version of an entry is the sequence number of its message. A change
+//! requires that the last message of its subject is still the one on which the change was decided.
+//! Nodes therefore need not know each other, and no acknowledged change is lost.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -31,17 +31,17 @@ use crate::index::{Held, Reserved};
 use crate::space::{EXPIRES, REMOVED, Space};
 use crate::{keys, streams};
 
-/// A namespace that was not used for this long is not followed any more.
+/// A namespace that has not been used for this long is no longer followed.
 const IDLE: Duration = Duration::from_secs(600);
-/// Entries that have ended and that a change removes besides.
+/// The most expired entries that a change removes in addition to its own work.
 const SWEPT_PER_CHANGE: usize = 4;
-/// Such entries that are removed before a quota counts as used up.
+/// The most expired entries that are removed before a quota counts as used up.
 const SWEPT_FOR_QUOTA: usize = 10_000;
-/// Requests of one operation at once.
+/// The most requests of one operation that run at once.
 const AT_ONCE: usize = 64;
-/// How long a lost message waits before it is sent again.
+/// How long to wait before a message is sent again.
 const AGAIN_AFTER: Duration = Duration::from_millis(5);
-/// By which the server recognises a message that it was sent before.
+/// The header by which the server recognises a message that it has received before.
 const MESSAGE_ID: &str = "Nats-Msg-Id";
 
 #[derive(Clone)]
@@ -54,29 +54,30 @@ struct Shared {
     counter: AtomicU64,
 }
 
-/// What is done next for an operation.
+/// The next step of an operation.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// It is decided.
+    /// The operation is decided.
     Done(Result<Outcome, StateError>),
-    /// What is known is not enough, so the server is asked.
+    /// The known state is not sufficient, so the server must be asked.
     Look,
-    /// This is written, if the last message of the key has the place.
+    /// Write this value. With `expected`, only if the last message of the key has this sequence
+    /// number.
     Write { value: Bytes, expires_ms: u64, expected: Option<u64> },
-    /// The key is removed, if its last message has the place.
+    /// Remove the key, if its last message has this sequence number.
     Remove { expected: u64 },
 }
 
 /// Why a message was not stored.
 enum Refusal {
-    /// Another change was faster.
+    /// Another change came first.
     OtherLast,
     NoStream,
     Failed(StateError),
 }
 
-/// Decides what an operation does when the value of the key is `held`. `is_sure` is true if the
-/// server has just confirmed the value; otherwise another node may have changed it.
+/// Decides what an operation does if the last message of the key is `held`. `is_sure` means that
+/// the server has just confirmed `held`. Otherwise another node may have changed the key.
 fn decide(operation: &Operation, held: &Held, is_sure: bool, now_ms: u64) -> Step {
     let if_sure = |result| if is_sure { Step::Done(result) } else { Step::Look };
     let version = held.version(now_ms);
@@ -126,7 +127,7 @@ fn of_nats(error: NatsError) -> StateError {
     StateError::Disk(error.to_string())
 }
 
-/// What a message says of its key.
+/// Reads what a message says about its key.
 fn read(key: &str, stored: &Stored) -> Held {
     let field = |name: &str| {
         stored.headers.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
@@ -220,7 +221,7 @@ impl States {
         Ok(Outcome::Entry(living.map(|(held, value)| entry(&held, value))))
     }
 
-    /// What the server holds of a key.
+    /// Asks the server for the last message of a key.
     async fn look(&self, space: &Space, key: &str, until: Instant) -> Result<Held, StateError> {
         let subject = space.subject(key);
         let stored = streams::last(&self.0.connection, &space.stream, &subject, until).await;
@@ -288,8 +289,8 @@ impl States {
                         Ok(reserved) => Room { space, reserved },
                         Err(error) if made_room => return Err(error),
                         Err(_) => {
-                            // Entries that have ended do not count, nor do those that other nodes
-                            // have removed.
+                            // Before the quota counts as used up, expired entries are removed, and
+                            // the index learns about keys that other nodes have removed.
                             made_room = true;
                             self.sweep(space, now_ms, SWEPT_FOR_QUOTA);
                             space.caught_up(connection, until).await.map_err(of_nats)?;
@@ -350,7 +351,7 @@ impl States {
             drop(room);
             let last = space.caught_up(connection, until).await;
             let last = last.map_err(|error| Refusal::Failed(of_nats(error)))?;
-            // Again, with what other nodes have written meanwhile.
+            // Room is reserved again, because other nodes may have written meanwhile.
             let bytes = (key.len() + value.len()) as u64;
             let reserved = space.index.lock().reserve(key, bytes, quota);
             let _room = Room { space, reserved: reserved.map_err(Refusal::Failed)? };
@@ -370,7 +371,8 @@ impl States {
         Ok(stored)
     }
 
-    /// Stores a message of a key. If its answer is lost, it is sent again; the server recognises it.
+    /// Stores a message of a key. If the answer is lost, the message is sent again, and the server
+    /// recognises it.
     async fn store(
         &self,
         space: &Space,
@@ -408,7 +410,8 @@ impl States {
                 Err(StoreError::Api(error)) => {
                     return match error.of_stream(&space.stream) {
                         NatsError::OtherLast if is_again => {
-                            // It may be the one that was sent before.
+                            // The last message may be this message, which was stored by the first
+                            // attempt.
                             let last =
                                 streams::last(connection, &space.stream, &subject, until).await;
                             let last = last.map_err(|error| Refusal::Failed(of_nats(error)))?;
@@ -417,8 +420,8 @@ impl States {
                             };
                             match last.filter(is_own) {
                                 Some(stored) => Ok(stored.sequence),
-                                // Another change may have followed it, so it is not tried anew:
-                                // an increment would count twice.
+                                // Another change may have followed this message. It is therefore
+                                // not tried again, because an increment would count twice.
                                 None => Err(Refusal::Failed(of_nats(connection.unreachable(
                                     "its answer was lost, and the change may have happened",
                                 )))),
@@ -432,7 +435,7 @@ impl States {
         }
     }
 
-    /// Removes entries that have ended, without waiting for the server.
+    /// Removes expired entries without waiting for the server.
     fn sweep(&self, space: &Arc<Space>, now_ms: u64, most: usize) {
         let gone = space.index.lock().take_expired(now_ms, most);
         if gone.is_empty() {
@@ -443,7 +446,7 @@ impl States {
         tokio::spawn(async move {
             for some in gone.chunks(AT_ONCE) {
                 let until = Instant::now() + crate::connection::PATIENCE;
-                // What stays is found again when the stream is read again.
+                // Entries that could not be removed are found again when the stream is next read.
                 let _ = streams::delete(&connection, &stream, some, until).await;
             }
         });
@@ -498,7 +501,7 @@ impl States {
         Ok(Outcome::Listed { entries, more })
     }
 
-    /// What each namespace holds, by name.
+    /// The number of keys and bytes in each namespace, ordered by name.
     pub(crate) async fn usage(&self, until: Instant) -> Result<Vec<Usage>, NatsError> {
         let connection = &self.0.connection;
         let mut namespaces = Vec::new();
@@ -527,7 +530,8 @@ impl States {
         Ok(read_all.into_iter().filter(|usage| usage.keys > 0).collect())
     }
 
-    /// Removes everything from a namespace. The stream stays, so that no version comes again.
+    /// Removes everything from a namespace. The stream stays, so that no version number is ever
+    /// used again.
     pub(crate) async fn clear(
         &self,
         namespace: &Namespace,
@@ -556,9 +560,9 @@ struct Message<'a> {
     key: &'a str,
     headers: HeaderMap,
     body: Bytes,
-    /// The last place of the key that it requires.
+    /// The required sequence number of the key's last message.
     expected: Option<u64>,
-    /// The last place of the stream that it requires.
+    /// The required last sequence number of the stream.
     expected_last: Option<u64>,
 }
 
@@ -569,7 +573,7 @@ struct Write<'a> {
     expected: Option<u64>,
 }
 
-/// Room in a namespace, which is given back when it is dropped.
+/// Room in a namespace's quota. It is given back when this value is dropped.
 struct Room<'a> {
     space: &'a Space,
     reserved: Reserved,
@@ -602,7 +606,7 @@ mod tests {
         assert_eq!(decide(&absent, &held(4, None), false, 0), Step::Look);
         assert_eq!(decide(&absent, &held(4, None), true, 0), conflict(4));
         let write = |expected| Step::Write { value: Bytes::new(), expires_ms: 0, expected };
-        // A key that was removed, or that has ended, still has a last message.
+        // A key that was removed or has expired still has a last message.
         let removed = Held { is_removed: true, ..held(4, None) };
         assert_eq!(decide(&absent, &removed, false, 0), write(Some(4)));
         let ended = Held { expires_ms: 5, ..held(4, None) };

@@ -1,4 +1,4 @@
-//! What the node asks of streams.
+//! The requests of the node about streams.
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::{HeaderMap, jetstream};
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use crate::api::{self, ApiError, code};
 use crate::connection::{Connection, Lost};
 
-/// Messages of a page at most, and their bytes, so that an answer fits into a frame.
+/// The most messages of a page and their most bytes, so that an answer fits into a frame.
 const PAGE_MAX: u32 = 2_000;
 const PAGE_BYTES_MAX: usize = 8 << 20;
-/// How long a direct reading may take before the stream is asked in the usual way.
+/// How long a direct read may take before the stream's leader is asked instead.
 const DIRECT_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
-/// The header fields of messages that are read directly.
+/// The header fields in the answer to a direct read.
 const SEQUENCE: &str = "Nats-Sequence";
 const TIME: &str = "Nats-Time-Stamp";
 
@@ -45,7 +45,7 @@ pub(crate) async fn read(
     Ok(Reply::Page { messages, last_sequence })
 }
 
-/// The messages of a page, by a consumer that the server forgets.
+/// Reads the messages of a page. The server forgets the consumer that is used for this.
 async fn fetch(
     connection: &Connection,
     page: &PageOf,
@@ -80,13 +80,14 @@ async fn fetch(
         });
     }
     let name = consumer.cached_info().name.clone();
-    // The server forgets it anyway if this does not arrive.
+    // If this request does not arrive, the server still forgets the consumer after some time.
     let _ = context.delete_consumer_from_stream(name, page.stream.as_str()).await;
     Ok(messages)
 }
 
-/// The fields of a message that its sender set. Those that begin with `Nats-` are instructions to
-/// the server or its notes, except the id by which it recognises a message that is sent again.
+/// The header fields that the sender of a message has set. Fields that begin with `Nats-` are
+/// instructions to the server or notes of the server. The only exception is the id by which the
+/// server recognises a message that is sent again.
 fn fields(headers: Option<&HeaderMap>) -> Vec<(String, String)> {
     let mut fields = Vec::new();
     for (name, values) in headers.into_iter().flat_map(HeaderMap::iter) {
@@ -102,7 +103,7 @@ fn is_of_sender(name: &str) -> bool {
     !name.starts_with("Nats-") || name == "Nats-Msg-Id"
 }
 
-/// Removes messages by their places; those that are gone already are passed over.
+/// Removes messages by their sequence numbers. Messages that are already gone are ignored.
 pub(crate) async fn delete(
     connection: &Connection,
     stream: &str,
@@ -120,8 +121,8 @@ pub(crate) async fn delete(
     removed.await.into_iter().collect()
 }
 
-/// The last message of a subject. With several copies of the stream, the server that leads it is
-/// asked, because the others may not have the last message yet.
+/// The last message of a subject. If the stream has several replicas, its leader is asked, because
+/// the other servers may not have the last message yet.
 pub(crate) async fn last(
     connection: &Connection,
     stream: &str,
@@ -135,8 +136,8 @@ pub(crate) async fn last(
     let soon = until.min(Instant::now() + DIRECT_PATIENCE);
     let message = match connection.request(asked, None, Bytes::new(), soon).await {
         Ok(message) => message,
-        // There is no such stream, or it does not answer in this way. Old servers do not answer
-        // for a stream that was removed.
+        // Either the stream does not exist, or the server does not support direct reads for it. Old
+        // servers do not answer at all for a stream that was removed.
         Err(Lost::NoResponders | Lost::Unknown(_)) => {
             return last_of_leader(connection, stream, subject, until).await;
         }
@@ -189,7 +190,7 @@ async fn last_of_leader(
     }))
 }
 
-/// The fields of a block of header fields.
+/// Parses a block of header fields.
 fn parsed(block: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(block);
     let lines = text.split("\r\n").skip(1);
@@ -198,7 +199,8 @@ fn parsed(block: &[u8]) -> Vec<(String, String)> {
     fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
 }
 
-/// A time as the server writes it, in milliseconds since 1970; 0 if it cannot be read.
+/// Converts a time in the server's format into milliseconds since 1970. Returns 0 if it cannot be
+/// read.
 fn unix_ms(text: &str) -> u64 {
     async_nats::datetime::parse_rfc3339(text)
         .ok()

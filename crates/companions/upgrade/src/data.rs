@@ -1,14 +1,14 @@
-//! The files of a node whose tables a new version has changed.
+//! Restores files of a node whose tables a new version has changed.
 //!
-//! Before a node changes the tables of `mote.db`, it keeps the file as `mote.db.format-4`. A version
-//! that never became ready has accepted nothing, so its file can be replaced by that copy.
+//! Before a node changes the tables of `mote.db`, it keeps the file as `mote.db.format-4`. A
+//! version that never became ready has accepted no work, so its file can be replaced by that copy.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::failure::Failure;
 
-/// A file whose tables were changed, and how it was before.
+/// A file whose tables were changed, and the copy from before the change.
 #[derive(Debug)]
 pub(crate) struct Changed {
     file: PathBuf,
@@ -20,7 +20,7 @@ pub(crate) fn written(path: &Path) -> Result<SystemTime, Failure> {
     written.map_err(|error| Failure::file(path, &error))
 }
 
-/// The files of a data folder whose tables were changed since then.
+/// The files in a data folder whose tables have been changed since `since`.
 pub(crate) fn changed_since(folder: &Path, since: SystemTime) -> Result<Vec<Changed>, Failure> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -45,7 +45,7 @@ pub(crate) fn names(changed: &[Changed]) -> String {
     changed.iter().map(name).collect::<Vec<_>>().join(" and ")
 }
 
-/// Replaces each file by its copy. No node may use them. Can be repeated.
+/// Replaces each file by its copy. No node may be using the files. Can be repeated.
 pub(crate) fn bring_back(changed: &[Changed]) -> Result<(), Failure> {
     for Changed { file, copy } in changed {
         for log in ["-wal", "-shm"] {

@@ -1,4 +1,4 @@
-//! The installation that is to be replaced.
+//! The installation that is to be upgraded.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,7 +11,7 @@ use crate::failure::{Failure, UNFIT};
 use crate::receipt::Receipt;
 use crate::release::Release;
 
-/// What `install.sh` writes in addition to the files of a release.
+/// The number of bytes that `install.sh` writes in addition to the files of a release.
 const SPARE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -23,7 +23,8 @@ pub(crate) struct Installation {
 }
 
 impl Installation {
-    /// Finds what `install.sh` has installed; refuses what a package manager has installed.
+    /// Finds the installation that `install.sh` has made. Refuses one that a package manager has
+    /// made.
     pub(crate) fn find(prefix: Option<&Path>) -> Result<Self, Failure> {
         refuse_packages()?;
         let own = std::env::current_exe().ok();
@@ -66,7 +67,7 @@ impl Installation {
         receipt_of(&self.prefix)
     }
 
-    /// The key that `install.sh --public-key` has kept.
+    /// The key that `install.sh --public-key` has stored.
     pub(crate) fn trusted_key(&self) -> PathBuf {
         self.state.join("public-key")
     }
@@ -81,12 +82,13 @@ impl Installation {
             let text = "mote was installed with a service, which only root can upgrade";
             return Err(Failure::new(UNFIT, text, "run the same command with sudo"));
         }
-        // A file is made, because a file system can be read-only although the permissions allow to
-        // write. Its name is always the same, so that the next command removes what a kill has left.
+        // The test creates a file, because a file system can be read-only even though the
+        // permissions allow writing. The file's name is always the same, so that the next command
+        // removes a file that a killed one has left.
         for folder in [&self.state, &self.prefix.join("bin")] {
             let probe = folder.join(".mote-upgrade-probe");
             let _ = std::fs::remove_file(&probe);
-            // It must be new, so that no link of somebody else is followed.
+            // The file must be new, so that a link made by someone else is not followed.
             let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&probe);
             made.and_then(|_| std::fs::remove_file(&probe)).map_err(|error| {
                 let text = format!("{} cannot be written to: {error}", folder.display());
@@ -97,7 +99,8 @@ impl Installation {
         Ok(())
     }
 
-    /// The new version is there twice until it is ready: unpacked and installed.
+    /// Checks that there is enough space. Until the new version is ready, it takes space twice:
+    /// unpacked and installed.
     pub(crate) fn check_space(&self, release: &Release) -> Result<(), Failure> {
         let needed = 2 * release.unpacked_bytes + SPARE_BYTES;
         let found = rustix::fs::statvfs(&self.state)
@@ -115,11 +118,12 @@ impl Installation {
         Ok(())
     }
 
-    /// Keeps other upgrades out until it is dropped. The kernel gives the lock back when this
-    /// process and the script that it runs have ended, however that happens.
+    /// Takes the lock that keeps other upgrades out until it is dropped. The kernel releases the
+    /// lock when this process and the script that it runs have ended, whatever the reason.
     pub(crate) fn lock(&self) -> Result<OwnedFd, Failure> {
         let failed = |error: rustix::io::Errno| Failure::file(&self.state, &error.into());
-        // Without close-on-exec: install.sh holds it too, and may outlive this process.
+        // Opened without close-on-exec, because install.sh must hold the lock, too: it may outlive
+        // this process.
         let folder =
             rustix::fs::open(&self.state, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
                 .map_err(failed)?;
@@ -138,7 +142,7 @@ fn receipt_of(prefix: &Path) -> PathBuf {
     prefix.join("share/mote/receipt")
 }
 
-/// Refuses an installation that another user could change: this command runs programs of it.
+/// Refuses an installation that another user could change, because this command runs its programs.
 fn refuse_others(prefix: &Path) -> Result<(), Failure> {
     let state = prefix.join("share/mote");
     let own = rustix::process::geteuid().as_raw();
@@ -162,8 +166,8 @@ fn refuse_others(prefix: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A user, neither root nor `own`, who may write as a member of the file's group. Debian gives
-/// /usr/local to the group staff, which usually has no members.
+/// Finds a user, neither root nor `own`, who may write to the file as a member of its group. Debian
+/// gives /usr/local to the group staff, which usually has no members.
 fn other_member(meta: &std::fs::Metadata, own: u32) -> Option<String> {
     if meta.mode() & 0o1020 != 0o0020 || meta.gid() == 0 {
         return None;
@@ -174,7 +178,7 @@ fn other_member(meta: &std::fs::Metadata, own: u32) -> Option<String> {
     member_of(meta.gid(), own, &users, &groups)
 }
 
-/// The same from the texts of /etc/passwd and /etc/group.
+/// Finds such a member in the texts of /etc/passwd and /etc/group.
 fn member_of(group: u32, own: u32, users: &str, groups: &str) -> Option<String> {
     let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
     let is = |field: Option<&String>, number: u32| {
@@ -194,7 +198,7 @@ fn member_of(group: u32, own: u32, users: &str, groups: &str) -> Option<String> 
     members.filter(|name| !trusted(name)).map(str::to_owned).next()
 }
 
-/// A package manager must replace what it has installed.
+/// Refuses an installation by a package manager, because the package manager must replace it.
 fn refuse_packages() -> Result<(), Failure> {
     let refusal = |kind: &str, command: &str| {
         let text =

@@ -1,16 +1,16 @@
-//! Whether a release runs on this machine.
+//! Checks whether a release runs on this machine.
 
 use std::process::Command;
 
 use crate::failure::{Failure, UNFIT};
 use crate::release::Release;
 
-/// Checks processor, kernel and C library.
 pub(crate) fn check(release: &Release) -> Result<(), Failure> {
     let uname = rustix::system::uname();
     let machine = uname.machine().to_string_lossy();
     let kernel = uname.release().to_string_lossy();
-    // A processor of 64 bits also runs a system of 32 bits, for which this program was built then.
+    // A 64-bit processor can run a 32-bit system. This program was then built for 32 bits, so the
+    // release must be for 32 bits, too.
     let is_32_bit = cfg!(target_arch = "arm") && matches!(&*machine, "aarch64" | "armv8l");
     let machine = if is_32_bit { "armv7l".into() } else { machine };
     if machine != release.architecture {

@@ -1,4 +1,4 @@
-//! The receipt of an installation: the files and folders that `install.sh` made.
+//! The receipt of an installation: the list of files and folders that `install.sh` made.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use crate::failure::{Failure, UNFIT};
 /// The unit that `install.sh` writes.
 pub(crate) const SERVICE: &str = "service mote.service";
 
-/// Services that something else than systemd keeps.
+/// Services that are managed by something other than systemd.
 const OTHER_SERVICES: [&str; 2] = ["service openrc", "service procd"];
 
-/// The lines of a receipt. `install.sh` writes it, and `uninstall.sh` reads it.
+/// The lines of a receipt, which `install.sh` writes and `uninstall.sh` reads.
 #[derive(Debug, Clone)]
 pub(crate) struct Receipt {
     pub(crate) version: String,
@@ -46,12 +46,13 @@ impl Receipt {
         }
     }
 
-    /// Sum and path of each file.
+    /// The sum and the path of each file.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &Path)> {
         self.lines.iter().filter_map(|line| file(line))
     }
 
-    /// A file or folder that is not of an installation in this prefix. A folder may be above it.
+    /// Finds a file or folder that does not belong to an installation in this prefix. A folder
+    /// above the prefix is permitted.
     pub(crate) fn outside(&self, prefix: &Path) -> Option<&Path> {
         let units = ["/etc/systemd/system/mote.service", "/etc/init.d/mote"].map(Path::new);
         let is_own = |path: &Path| path.starts_with(prefix) || units.contains(&path);
@@ -69,13 +70,14 @@ impl Receipt {
         self.lines.iter().any(|line| line == SERVICE)
     }
 
-    /// What keeps the service, if it is not systemd.
+    /// The service manager of this installation, if it is not systemd.
     pub(crate) fn other_service(&self) -> Option<&'static str> {
         let other = |service: &&str| self.lines.iter().any(|line| line == service);
         OTHER_SERVICES.into_iter().find(other)?.strip_prefix("service ")
     }
 
-    /// Takes over the line of a file from another receipt, unless it names the file itself.
+    /// Takes over another receipt's line for the file `path`, unless this receipt already names the
+    /// file.
     pub(crate) fn adopt(&mut self, path: &Path, other: &Receipt) {
         let names = |line: &&String| file(line).is_some_and(|(_, named)| named == path);
         if let Some(line) = other.lines.iter().find(names)
@@ -85,7 +87,7 @@ impl Receipt {
         }
     }
 
-    /// Removes the folders of this receipt that the other one does not name and that are empty.
+    /// Removes the empty folders that this receipt names and the other one does not.
     pub(crate) fn remove_folders_unless(&self, other: &Receipt) {
         let mut folders: Vec<&String> =
             self.lines.iter().filter(|line| line.starts_with("dir /")).collect();
@@ -95,7 +97,8 @@ impl Receipt {
         }
     }
 
-    /// Writes it, by a rename. `other` is a receipt whose files are also there for the time being.
+    /// Writes the receipt, using a rename. `other` is a receipt whose files exist as well for the
+    /// time being.
     pub(crate) fn write(&self, path: &Path, other: Option<&Receipt>) -> Result<(), Failure> {
         let state = if other.is_some() { "incomplete" } else { "complete" };
         let mut lines: Vec<&str> = self.lines.iter().map(String::as_str).collect();
@@ -105,7 +108,7 @@ impl Receipt {
         let mut text = format!("mote {} {state}\n", self.version);
         lines.iter().for_each(|line| text.extend([line, "\n"]));
         let new = PathBuf::from(format!("{}.new", path.display()));
-        // It must be new, so that no link of somebody else is followed.
+        // The file must be new, so that a link made by someone else is not followed.
         let _ = std::fs::remove_file(&new);
         let made = std::fs::File::create_new(&new);
         let written = made.and_then(|mut file| file.write_all(text.as_bytes()));
@@ -114,7 +117,7 @@ impl Receipt {
     }
 }
 
-/// Sum and path of a line that names a file.
+/// The sum and the path, if the line names a file.
 fn file(line: &str) -> Option<(&str, &Path)> {
     let (sum, path) = line.strip_prefix("file ")?.split_at_checked(64)?;
     let path = path.strip_prefix(' ').filter(|path| path.starts_with('/'))?;

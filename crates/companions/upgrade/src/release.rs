@@ -1,7 +1,7 @@
-//! The archive of a release: reads it, checks every sum, and unpacks it.
+//! Reads the archive of a release, checks every sum, and unpacks the archive.
 //!
-//! The archive is not trusted while it is read. It has files and folders below one folder, with
-//! plain names and bounded sizes, and nothing else.
+//! The archive is not trusted while it is read. It may contain only files and folders below one
+//! folder, with plain names and bounded sizes.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
@@ -19,28 +19,28 @@ use crate::failure::{ARCHIVE, Failure};
 const SUMS: &str = "SHA256SUMS";
 const SIGNATURE: &str = "SHA256SUMS.minisig";
 const REQUIREMENTS: &str = "requirements";
-/// Files that every release has.
+/// The files that every release has.
 const NEEDED: [&str; 4] = [REQUIREMENTS, "install.sh", "bin/mote", "services/systemd"];
-/// Longest text that is kept in memory.
+/// The longest file that is kept in memory as text.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 const UNPACKED_BYTES_MAX: u64 = 1 << 30;
 const ENTRIES_MAX: usize = 10_000;
 const AGAIN: &str = "download the archive again, and name the file \
                      mote-VERSION-MACHINE-linux-musl.tar.gz, or linux-gnu for x86-64";
 
-/// A release whose files agree with its sums.
+/// A release whose files match its sums.
 #[derive(Debug)]
 pub(crate) struct Release {
     pub(crate) version: Version,
     pub(crate) architecture: String,
     pub(crate) kernel: String,
     pub(crate) glibc: String,
-    /// The file with the sums, and its signature.
+    /// The content of the file with the sums, and the signature of that file.
     pub(crate) sums: Vec<u8>,
     pub(crate) signature: Option<String>,
-    /// Bytes on a disk, once.
+    /// The space that one copy of the unpacked files takes on a disk, in bytes.
     pub(crate) unpacked_bytes: u64,
-    /// The name of the folder that contains everything.
+    /// The name of the top folder, which contains everything.
     top: String,
     files: BTreeMap<String, Entry>,
 }
@@ -52,7 +52,7 @@ struct Entry {
     executable: bool,
 }
 
-/// What a pass over the archive finds.
+/// What one pass over the archive has found.
 #[derive(Debug, Default)]
 struct Found {
     top: String,
@@ -70,7 +70,7 @@ fn hostile(path: &str, why: &str) -> Failure {
 }
 
 impl Release {
-    /// Reads and checks the whole archive; writes nothing.
+    /// Reads and checks the whole archive without writing anything.
     pub(crate) fn read(file: &mut File) -> Result<Self, Failure> {
         let mut found = scan(file, &mut |_, _| Ok(None))?;
         let sums = found.texts.remove(SUMS).ok_or_else(|| {
@@ -96,7 +96,7 @@ impl Release {
         let version = version.parse().map_err(|_| {
             damaged(format_args!("the file {REQUIREMENTS} names the version {version:?}"))
         })?;
-        // A file takes whole blocks.
+        // A file takes whole blocks of 4,096 bytes.
         let unpacked_bytes =
             found.files.values().map(|entry| entry.bytes.div_ceil(4_096) * 4_096).sum();
         Ok(Self {
@@ -112,7 +112,8 @@ impl Release {
         })
     }
 
-    /// Unpacks into an empty folder. Refuses an archive that was changed since it was read.
+    /// Unpacks the archive into an empty folder. Refuses an archive that has changed since it was
+    /// read.
     pub(crate) fn unpack(&self, file: &mut File, into: &Path) -> Result<(), Failure> {
         let found = scan(file, &mut |path, executable| {
             let path = into.join(path);
@@ -131,10 +132,12 @@ impl Release {
     }
 }
 
-/// Gives the file for an entry with this path, which may be executable; `None` to leave it out.
+/// Opens the file into which an entry is written. The arguments are the entry's path and whether it
+/// is executable. Returns `None` if the entry is not written.
 type Open<'a> = dyn FnMut(&str, bool) -> Result<Option<File>, Failure> + 'a;
 
-/// Reads every entry; `open` gives the file into which one is written, if it is written.
+/// Reads every entry. `open` opens the file into which an entry is written, if the entry is to be
+/// written.
 fn scan(file: &mut File, open: &mut Open) -> Result<Found, Failure> {
     file.rewind().map_err(damaged)?;
     let mut magic = [0; 2];
@@ -143,12 +146,12 @@ fn scan(file: &mut File, open: &mut Open) -> Result<Found, Failure> {
     }
     file.rewind().map_err(damaged)?;
     let unpacked = GzDecoder::new(std::io::BufReader::with_capacity(64 << 10, file));
-    // The bound also holds for entries that are skipped.
+    // This limit also applies to entries that are skipped.
     let mut archive = tar::Archive::new(unpacked.take(UNPACKED_BYTES_MAX + 1));
     let mut found = Found::default();
     let mut buffer = vec![0; 64 << 10];
-    // Without long names and other extensions, which a release does not need: they would be read into
-    // memory before the signature is checked.
+    // Long names and other extensions are not resolved. A release does not need them, and they
+    // would be read into memory before the signature is checked.
     for (number, entry) in archive.entries().map_err(damaged)?.raw(true).enumerate() {
         let mut entry = entry.map_err(damaged)?;
         if number >= ENTRIES_MAX {
@@ -208,8 +211,8 @@ fn scan(file: &mut File, open: &mut Open) -> Result<Found, Failure> {
             return Err(hostile(&format!("{path:?}"), "is there twice"));
         }
     }
-    // The check sum of the compression follows the last entry. Nothing else may: other programs would
-    // unpack what was not checked.
+    // Only the check sum of the compression may follow the last entry. Other programs could
+    // otherwise unpack content that was not checked.
     let mut rest = archive.into_inner();
     loop {
         let count = rest.read(&mut buffer).map_err(damaged)?;
@@ -229,8 +232,8 @@ fn scan(file: &mut File, open: &mut Open) -> Result<Found, Failure> {
     Ok(found)
 }
 
-/// Whether each part of a path begins with a letter, a digit or `_` and has nothing unusual, so that
-/// it is relative and has no `..`.
+/// Whether each part of a path begins with a letter, a digit or `_` and contains no unusual
+/// characters. Such a path is relative and has no `..`.
 fn is_plain(path: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     path.split('/').all(|part| {
@@ -239,7 +242,7 @@ fn is_plain(path: &str) -> bool {
     })
 }
 
-/// Checks that the sums name every file, and that every file agrees with its sum.
+/// Checks that the sums name every file, and that every file matches its sum.
 fn check_sums(sums: &[u8], files: &BTreeMap<String, Entry>) -> Result<(), Failure> {
     let sums = String::from_utf8_lossy(sums);
     let mut named = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! The service `mote.service` of systemd: whether it runs, its restart, and the version that
-//! answers on the management socket.
+//! The systemd service `mote.service`: whether it runs, its restart, and the version that answers
+//! on the management socket.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use crate::failure::{FILE, Failure, UNFIT};
 
 const UNIT: &str = "mote.service";
-/// The units that keep the sockets over a restart.
+/// The units that keep the sockets open during a restart.
 pub(crate) const SOCKETS: [&str; 3] = ["mote.socket", "mote-coap.socket", "mote-management.socket"];
-/// The unit kills a node that has not stopped after 90 s.
+/// How long to wait for the old node to stop. It is longer than 90 s, after which the unit kills
+/// the node.
 const STOP_PATIENCE: Duration = Duration::from_secs(120);
 const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -25,17 +26,17 @@ pub(crate) struct Service {
     socket: PathBuf,
     /// The data folder.
     pub(crate) data: PathBuf,
-    /// How long a version may take until it is ready.
+    /// How long a version may take to become ready.
     ready_within: Duration,
 }
 
-/// What systemd says of the unit.
+/// The state of the unit, as systemd reports it.
 #[derive(Debug, Default)]
 struct State {
     active: String,
     sub: String,
     main_pid: u32,
-    /// When it became active the last time.
+    /// When the unit last became active.
     active_since: String,
 }
 
@@ -43,7 +44,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct NotReady {
     pub(crate) failure: Failure,
-    /// It has told systemd that it serves, and may have accepted work.
+    /// Whether the version has told systemd that it serves. If so, it may have accepted work.
     pub(crate) has_served: bool,
 }
 
@@ -54,7 +55,8 @@ impl From<Failure> for NotReady {
 }
 
 impl Service {
-    /// `program` knows the configuration, which names the management socket and the data folder.
+    /// `program` is the installed program. It is asked for the configuration, which names the
+    /// management socket and the data folder.
     pub(crate) fn new(
         program: &Path,
         socket: Option<&Path>,
@@ -65,21 +67,22 @@ impl Service {
         Ok(Self { socket, data, ready_within })
     }
 
-    /// Whether somebody has started the service; one that fails again and again counts.
+    /// Whether the service has been started. A service that fails again and again counts as
+    /// started.
     pub(crate) fn is_wanted(&self) -> Result<bool, Failure> {
         Ok(state()?.active != "inactive")
     }
 
-    /// The version that answers.
+    /// The version of the node that answers on the management socket.
     pub(crate) fn version(&self) -> Option<String> {
         let (status, body) = self.ask("/v1/status").ok()?;
         let status_of: serde_json::Value = serde_json::from_str(&body).ok()?;
         (status == 200).then(|| status_of["version"].as_str().map(str::to_owned))?
     }
 
-    /// Takes the limit of starts away from these socket units, until [`Self::set_limits`]. systemd
-    /// closes a socket whose service has failed 20 times within 2 s, and each connection that waits
-    /// starts the service again. It takes effect with [`Self::reload`].
+    /// Lifts the limit of starts for these socket units, until [`Self::set_limits`]. systemd closes
+    /// a socket whose service has failed 20 times within 2 s, and each waiting connection starts
+    /// the service again. The change takes effect with [`Self::reload`].
     fn lift_limits(&self, sockets: &[String]) -> Result<(), Failure> {
         for unit in sockets {
             let path = exception(unit);
@@ -91,18 +94,19 @@ impl Service {
         Ok(())
     }
 
-    /// Ends the exception for the socket units.
+    /// Restores the limit of starts for the socket units.
     pub(crate) fn set_limits(&self) -> Result<(), Failure> {
         for unit in SOCKETS {
             let path = exception(unit);
             let _ = std::fs::remove_file(&path);
-            // The folder stays if something else is in it.
+            // The folder stays if it contains other files.
             let _ = path.parent().map(std::fs::remove_dir);
         }
         self.reload()
     }
 
-    /// Opens socket units that systemd has closed. Their service must not run for that.
+    /// Opens socket units that systemd has closed. Stops the service first, because the units
+    /// cannot be opened while it runs.
     pub(crate) fn open_sockets(&self, sockets: &[String]) -> Result<(), Failure> {
         let active = active_sockets();
         let units: Vec<&str> = sockets.iter().map(String::as_str).collect();
@@ -114,7 +118,7 @@ impl Service {
         systemctl(&[&["start"], &units[..]].concat()).map(|_| ())
     }
 
-    /// Lets systemd read the unit file again.
+    /// Makes systemd read the unit files again.
     pub(crate) fn reload(&self) -> Result<(), Failure> {
         systemctl(&["daemon-reload"]).map(|_| ())
     }
@@ -124,15 +128,15 @@ impl Service {
         systemctl(&["stop", UNIT]).map(|_| ())
     }
 
-    /// Restarts the service, and waits until this version is ready. The sockets are those of the
-    /// service manager.
+    /// Restarts the service, and waits until this version is ready. `sockets` are the socket units
+    /// that were active.
     pub(crate) fn restart(&self, version: &str, sockets: &[String]) -> Result<(), NotReady> {
         let before = state()?;
         self.lift_limits(sockets)?;
         self.reload()?;
         systemctl(&["reset-failed", UNIT])?;
         systemctl(&["restart", "--no-block", UNIT])?;
-        // Running calls may end before the old process does.
+        // The node's running calls may end before its process does, so this waits for the process.
         let old = Path::new("/proc").join(before.main_pid.to_string());
         let stopped = wait_for(STOP_PATIENCE, || {
             let is_running = before.main_pid != 0 && old.exists();
@@ -176,7 +180,7 @@ impl Service {
         })
     }
 
-    /// One request to the management socket: status and body.
+    /// Sends one request to the management socket. Returns status and body.
     fn ask(&self, path: &str) -> std::io::Result<(u16, String)> {
         let mut stream = UnixStream::connect(&self.socket)?;
         stream.set_read_timeout(Some(PROBE_PATIENCE))?;
@@ -190,7 +194,7 @@ impl Service {
     }
 }
 
-/// The file that changes a socket unit until the next start of the machine.
+/// The drop-in file that changes a socket unit until the machine is next started.
 fn exception(unit: &str) -> PathBuf {
     Path::new("/run/systemd/system").join(format!("{unit}.d")).join("90-mote-upgrade.conf")
 }

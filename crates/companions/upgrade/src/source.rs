@@ -1,4 +1,4 @@
-//! Where the archive comes from: a file, or a server.
+//! Opens the archive, which is a file or comes from a server.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -9,18 +9,18 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use crate::failure::{ARCHIVE, Failure};
 
-/// A release takes a tenth of it.
+/// The largest archive. A release takes a tenth of this size.
 const ARCHIVE_BYTES_MAX: u64 = 256 << 20;
-/// Longest time for a connection, and for the head of the answer.
+/// The time limit for connecting, and for receiving the head of the answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
-/// Longest time for the archive; a slow link of an edge machine has 256 kbit/s.
+/// The time limit for the whole archive. A slow link of an edge machine has 256 kbit/s.
 const ARCHIVE_PATIENCE: Duration = Duration::from_secs(1_800);
 
-/// What to do if something else was named.
+/// The hint if something other than an archive was named.
 const NAME_ARCHIVE: &str =
     "name the archive of a release, whose name begins with mote- and ends in .tar.gz";
 
-/// Opens the archive. One from a server is kept in a temporary file that has no name.
+/// Opens the archive. An archive from a server is downloaded into a temporary file without a name.
 pub(crate) fn open(archive: &str) -> Result<File, Failure> {
     if archive.starts_with("http://") || archive.starts_with("https://") {
         return download(archive);
@@ -52,14 +52,15 @@ fn download(url: &str) -> Result<File, Failure> {
     let failed = |why: &dyn std::fmt::Display| {
         Failure::new(ARCHIVE, format!("{url} cannot be downloaded: {why}"), hint)
     };
-    // The certificates that this machine trusts, so that a server of its own network can be used.
+    // The certificates that this machine trusts are used, so that the archive can come from a
+    // server in the machine's own network.
     let certificates = rustls_native_certs::load_native_certs().certs;
     let certificates: Vec<_> =
         certificates.iter().map(|one| Certificate::from_der(one).to_owned()).collect();
     let tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&certificates)).build();
     let agent = ureq::Agent::config_builder()
         .tls_config(tls)
-        // A redirection must not lead from a protected connection to a plain one.
+        // A redirect must not lead from an encrypted connection to an unencrypted one.
         .https_only(url.starts_with("https://"))
         .timeout_connect(Some(ANSWER_PATIENCE))
         .timeout_recv_response(Some(ANSWER_PATIENCE))
@@ -76,7 +77,7 @@ fn download(url: &str) -> Result<File, Failure> {
         return Err(too_long(url));
     }
     let mut file = unnamed().map_err(|error| Failure::file("a temporary file", &error))?;
-    // One byte more shows that there would be more.
+    // Reading one byte more than the limit shows whether the archive is too long.
     let mut body = answer.body_mut().as_reader().take(ARCHIVE_BYTES_MAX + 1);
     let copied = std::io::copy(&mut body, &mut file).map_err(|error| failed(&error))?;
     if copied > ARCHIVE_BYTES_MAX {
@@ -86,7 +87,8 @@ fn download(url: &str) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// A file that disappears with this process. `/tmp` is in memory on many machines.
+/// A file that disappears with this process. `/var/tmp` is preferred, because `/tmp` is in memory
+/// on many machines.
 fn unnamed() -> std::io::Result<File> {
     match std::env::var_os("TMPDIR") {
         Some(folder) => tempfile::tempfile_in(folder),

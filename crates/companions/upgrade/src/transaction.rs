@@ -1,8 +1,9 @@
-//! An upgrade that has begun: what it installs, what it replaces, and how far it is.
+//! An upgrade that has begun: what it installs, what it replaces, and how far it has got.
 //!
-//! `PREFIX/share/mote/upgrade` appears by one rename, with everything that is needed to complete
-//! the upgrade and to go back. From then on, the upgrade is either completed or undone, by this
-//! process or by the next command. `upgrade.new` is never needed and is removed when it is found.
+//! The folder `PREFIX/share/mote/upgrade` appears by one rename, with everything that is needed to
+//! complete the upgrade and to go back. From then on, the upgrade is either completed or undone, by
+//! this process or by the next command. The folder `upgrade.new` is only a draft and is removed
+//! when it is found.
 //!
 //! ```text
 //! upgrade/plan      the versions, and whether the service is restarted
@@ -25,16 +26,16 @@ use crate::installation::Installation;
 use crate::receipt::Receipt;
 use crate::service;
 
-/// The unpacked release, or the kept version that is to come back.
+/// The folders of the unpacked release, of the kept version that is to be restored, and of the
+/// version that is replaced.
 pub(crate) const TREE: &str = "tree";
 const TARGET: &str = "target";
 const FORMER: &str = "former";
-/// What the name of a folder begins with in which a release is tried for `--check`.
+/// The prefix of the name of a folder in which `--check` tries a release.
 pub(crate) const CHECK: &str = ".mote-check.";
-/// The key that `install.sh` keeps.
+/// The name of the key that `install.sh` stores.
 const KEY: &str = "key";
 
-/// The folders of an upgrade.
 #[derive(Debug)]
 pub(crate) struct Transaction {
     /// `PREFIX/share/mote/upgrade`.
@@ -47,7 +48,7 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// The upgrade that was interrupted. Removes what an earlier one left.
+    /// Returns the upgrade that was interrupted, if there is one.
     pub(crate) fn pending(installation: &Installation) -> Result<Option<Self>, Failure> {
         let folder = installation.state.join("upgrade");
         if !folder.exists() {
@@ -64,7 +65,8 @@ impl Transaction {
         Ok(Some(Self { folder, from: value("from"), to: value("to"), restarts, sockets }))
     }
 
-    /// The folder in which an upgrade is prepared, without anything of an earlier one.
+    /// Makes the folder in which an upgrade is prepared. Anything that an earlier upgrade left in
+    /// it is removed.
     pub(crate) fn prepare(installation: &Installation) -> Result<PathBuf, Failure> {
         let new = new_folder(installation);
         remove(&new)?;
@@ -72,7 +74,7 @@ impl Transaction {
         Ok(new)
     }
 
-    /// Removes what was prepared, and what a check that was killed has unpacked.
+    /// Removes what was prepared, and what a killed check has unpacked.
     pub(crate) fn discard(installation: &Installation) -> Result<(), Failure> {
         for name in list(&installation.state)? {
             if name.to_string_lossy().starts_with(CHECK) {
@@ -82,7 +84,7 @@ impl Transaction {
         remove(&new_folder(installation))
     }
 
-    /// Keeps the installed version, and begins the upgrade whose release or target is prepared.
+    /// Keeps the installed version and begins the prepared upgrade.
     pub(crate) fn begin(
         installation: &Installation,
         to: &str,
@@ -107,12 +109,12 @@ impl Transaction {
         Ok(Self { folder, from, to: to.to_owned(), restarts, sockets })
     }
 
-    /// When the last upgrade began, which has kept the former version.
+    /// When the last completed upgrade began. That upgrade has kept the former version.
     pub(crate) fn kept_at(installation: &Installation) -> Result<SystemTime, Failure> {
         data::written(&installation.state.join(FORMER).join("receipt"))
     }
 
-    /// Prepares the way back to the version that the last upgrade has replaced; returns it.
+    /// Prepares the return to the version that the last upgrade has replaced. Returns that version.
     pub(crate) fn prepare_back(installation: &Installation) -> Result<String, Failure> {
         let former = installation.state.join(FORMER);
         let receipt = former.join("receipt");
@@ -171,7 +173,8 @@ impl Transaction {
         if output.status.success() {
             return Ok(());
         }
-        // Its error, or its last line. Its advice is for an installation, which this undoes.
+        // Show the script's error, or its last line. The script's advice is for an installation,
+        // which is undone here, so the advice is left out.
         let said = String::from_utf8_lossy(&output.stderr);
         let error = said.lines().find_map(|line| line.strip_prefix("install: error: "));
         let said = error.or_else(|| said.lines().last()).unwrap_or_default();
@@ -179,20 +182,21 @@ impl Transaction {
         Err(Failure::new(UNFIT, text, "correct what it names, and repeat the upgrade"))
     }
 
-    /// From now on, the next command undoes the upgrade.
+    /// Marks the upgrade as being undone, and restores the former files. From now on, the next
+    /// command undoes the upgrade.
     pub(crate) fn go_back(&self, installation: &Installation) -> Result<(), Failure> {
         mark(&self.folder.join("back"))?;
         restore(installation, &self.folder.join(FORMER))?;
         sync(installation)
     }
 
-    /// From now on, the next command completes the upgrade.
+    /// Marks the new version as ready. From now on, the next command completes the upgrade.
     pub(crate) fn set_done(&self, installation: &Installation) -> Result<(), Failure> {
         mark(&self.folder.join("done"))?;
         sync(installation)
     }
 
-    /// Keeps the replaced version as the former one, and ends the upgrade.
+    /// Keeps the replaced version as the former version, and ends the upgrade.
     pub(crate) fn finish(&self, installation: &Installation) -> Result<(), Failure> {
         let replaced = self.folder.join(FORMER);
         let former = installation.state.join(FORMER);
@@ -203,9 +207,10 @@ impl Transaction {
         self.end(installation)
     }
 
-    /// Ends the upgrade without keeping anything of it.
+    /// Ends the upgrade without keeping any of its files.
     pub(crate) fn end(&self, installation: &Installation) -> Result<(), Failure> {
-        // The removal of a folder takes several steps, but a renamed one is not needed any more.
+        // Removing a folder takes several steps. After the rename, an interruption leaves only a
+        // folder that is not needed any more.
         let new = new_folder(installation);
         remove(&new)?;
         std::fs::rename(&self.folder, &new).map_err(|error| Failure::file(&self.folder, &error))?;
@@ -217,8 +222,8 @@ fn new_folder(installation: &Installation) -> PathBuf {
     installation.state.join("upgrade.new")
 }
 
-/// Keeps the installed files in a folder, as links if possible: `install.sh` replaces files by a
-/// rename, so that a kept one does not change.
+/// Keeps the installed files in a folder, as hard links if possible. `install.sh` replaces files by
+/// a rename, so a kept file does not change.
 fn keep(installation: &Installation, into: &Path) -> Result<(), Failure> {
     make(into)?;
     for (number, (_, path)) in installation.receipt.files().enumerate() {
@@ -229,14 +234,14 @@ fn keep(installation: &Installation, into: &Path) -> Result<(), Failure> {
     installation.receipt.write(&into.join("receipt"), None)
 }
 
-/// Brings the kept files of a folder back, and removes files that only the present version has.
-/// While this lasts, the receipt names the files of both.
+/// Restores the files kept in a folder, and removes the files that only the present version has.
+/// Until this is complete, the receipt names the files of both versions.
 fn restore(installation: &Installation, from: &Path) -> Result<(), Failure> {
     let receipt_path = installation.receipt_path();
     let mut kept = Receipt::read(&from.join("receipt"))?;
     let present = Receipt::read(&receipt_path)?;
     let files: Vec<PathBuf> = kept.files().map(|(_, path)| path.to_owned()).collect();
-    // A key that was trusted later stays trusted.
+    // A key that was trusted after the files were kept stays trusted.
     kept.adopt(&installation.trusted_key(), &present);
     kept.write(&receipt_path, Some(&present))?;
     for (number, path) in files.iter().enumerate() {
@@ -251,7 +256,8 @@ fn restore(installation: &Installation, from: &Path) -> Result<(), Failure> {
         let _ = std::fs::remove_file(&new);
         link_or_copy(&source, &new)?;
         std::fs::rename(&new, path).map_err(|error| Failure::file(path, &error))?;
-        // The rename does nothing, and leaves this name, if both are the same file already.
+        // If both names are already links to the same file, the rename does nothing and leaves this
+        // name.
         let _ = std::fs::remove_file(&new);
     }
     for (_, path) in present.files() {
@@ -266,8 +272,8 @@ fn restore(installation: &Installation, from: &Path) -> Result<(), Failure> {
     kept.write(&receipt_path, None)
 }
 
-/// Removes the files with which an `install.sh` that was killed has tried to write: in the folders of
-/// files, and in the prefix above them.
+/// Removes the files with which a killed `install.sh` has tested whether it can write. They are in
+/// the folders of the installed files and in the prefix above those.
 fn remove_probes(receipt: &Receipt) {
     let of_files = receipt.files().filter_map(|(_, path)| path.parent());
     let folders: BTreeSet<&Path> =
@@ -308,7 +314,7 @@ fn list(folder: &Path) -> Result<Vec<std::ffi::OsString>, Failure> {
     names.map_err(|error| Failure::file(folder, &error))
 }
 
-/// Another name for a file, or a copy where links do not reach.
+/// Links a file under another name, or copies it if it cannot be linked.
 fn link_or_copy(from: &Path, to: &Path) -> Result<(), Failure> {
     if std::fs::hard_link(from, to).is_ok() {
         return Ok(());
@@ -320,7 +326,7 @@ fn link_or_copy(from: &Path, to: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Writes everything to the disk, so that a power cut finds the steps in their order.
+/// Writes everything to the disk, so that the order of the steps survives a power cut.
 fn sync(installation: &Installation) -> Result<(), Failure> {
     let path = &installation.state;
     let folder = std::fs::File::open(path).map_err(|error| Failure::file(path, &error))?;

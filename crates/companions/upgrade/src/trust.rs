@@ -1,7 +1,7 @@
-//! Whether the sums come from somebody with the right key.
+//! Checks whether the sums were signed with the right key.
 //!
-//! The key of an installation decides alone. Without one, a key or the absence of a signature must
-//! be named by the caller.
+//! If the installation has a key, only that key counts. Otherwise, the caller must name a key or
+//! accept a missing signature.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::args::Args;
 use crate::failure::{Failure, SIGNATURE};
 use crate::release::Release;
 
-/// Checks the signature. Returns the file of the key, if there is one.
+/// Checks the signature. Returns the file of the key, if a key was used.
 pub(crate) fn check(
     release: &Release,
     trusted: &Path,
@@ -22,7 +22,8 @@ pub(crate) fn check(
                            is signed with it; the key of this installation is {}",
         trusted.display()
     );
-    // A link that leads nowhere, or a folder that cannot be read, is no reason to do without the key.
+    // A dangling link or an unreadable folder must not turn the check off, so only a missing file
+    // counts as no key.
     let has_key = match std::fs::symlink_metadata(trusted) {
         Ok(_) => true,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
@@ -69,7 +70,7 @@ pub(crate) fn check(
 
 fn read(file: &Path) -> Result<PublicKey, Failure> {
     let text = std::fs::read_to_string(file).map_err(|error| Failure::file(file, &error))?;
-    // The file of minisign has a comment and the key; the key alone is common on web pages.
+    // A minisign key file contains a comment and the key. Web pages often show the key alone.
     let key = PublicKey::decode(&text).or_else(|_| PublicKey::from_base64(text.trim()));
     key.map_err(|_| {
         let text = format!("{} is not a public key of minisign", file.display());

@@ -1,4 +1,4 @@
-//! The order of an upgrade.
+//! The steps of an upgrade, in their order.
 
 use std::fs::File;
 use std::io::{BufRead as _, ErrorKind, IsTerminal as _, Read as _, Seek as _, Write as _};
@@ -17,12 +17,12 @@ use crate::service::{self, NotReady, Service};
 use crate::transaction::{CHECK, TREE, Transaction};
 use crate::{machine, source, trust};
 
-/// Exit status of a node whose settings are not valid.
+/// The exit status of a node whose settings are not valid.
 const INVALID_SETTINGS: i32 = mote_api::exit::CONFIG as i32;
 
-/// How long the new program may take to say its version, and to check the settings.
+/// How long the new program may take to print its version, and to check the settings.
 const TRY_PATIENCE: Duration = Duration::from_secs(60);
-/// What is read of its output.
+/// The most bytes that are read of the program's output.
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 
 fn say(text: impl std::fmt::Display) {
@@ -49,9 +49,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     installation.check_writable()?;
     let _lock = installation.lock()?;
-    // An upgrade that was killed before it began has left this.
+    // An upgrade that was killed before it began has left these files.
     Transaction::discard(&installation)?;
-    // Another upgrade may have ended just now.
+    // Another upgrade may have ended just now, so the installation is read again.
     let mut installation = Installation::find(Some(&installation.prefix))?;
     if let Some(pending) = Transaction::pending(&installation)? {
         let service = service_of(&installation, args)?;
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Checks everything that does not need the lock.
+/// Makes all checks that do not need the lock.
 fn check_archive(
     archive: &str,
     installation: &Installation,
@@ -93,7 +93,8 @@ fn check_archive(
     Ok((release, file))
 }
 
-/// Refuses the version that is installed, and an older one unless it is wanted.
+/// Refuses the version that is already installed. Refuses an older version, unless a downgrade is
+/// allowed.
 fn check_version(release: &Release, installed: &str, args: &Args) -> Result<(), Failure> {
     let version = &release.version;
     if version.to_string() == installed {
@@ -129,7 +130,8 @@ fn check_only(
     };
     check_version(&release, installed, args)?;
     installation.check_space(&release)?;
-    // Next to the installation, because programs in the folder for temporary files may not run.
+    // The folder is next to the installation, because programs may not be allowed to run in the
+    // folder for temporary files.
     let at_home = tempfile::Builder::new().prefix(CHECK).tempdir_in(&installation.state);
     let tree = at_home
         .or_else(|_| tempfile::tempdir())
@@ -141,7 +143,7 @@ fn check_only(
     Ok(())
 }
 
-/// The service that is to be restarted; `None` if there is none.
+/// The service that is to be restarted. `None` if there is no service.
 fn service_of(installation: &Installation, args: &Args) -> Result<Option<Service>, Failure> {
     if !installation.receipt.has_service() || !service::has_systemd() {
         return Ok(None);
@@ -179,8 +181,8 @@ fn install(
     complete(&begun, installation, service.as_ref())
 }
 
-/// Runs the new programs before anything changes: the kernel and the C library may refuse them, and
-/// the settings may not be valid for them.
+/// Runs the new programs before anything changes, because the kernel or the C library may refuse
+/// them, and the settings may not be valid for them.
 fn try_programs(tree: &Path, version: &str, has_settings: bool) -> Result<(), Failure> {
     let program = tree.join("bin/mote");
     let hangs = |verb: &str| {
@@ -228,9 +230,10 @@ fn try_programs(tree: &Path, version: &str, has_settings: bool) -> Result<(), Fa
     Ok(())
 }
 
-/// Runs a program. Blocks until it ends, or ends it after `patience` (`ErrorKind::TimedOut`).
+/// Runs a program. Blocks until the program ends, or kills it after `patience`
+/// (`ErrorKind::TimedOut`).
 fn output_within(command: &mut Command, patience: Duration) -> std::io::Result<Output> {
-    // Files, because a pipe can be full before the program ends.
+    // The output goes to files, because a pipe could be full before the program ends.
     let out = tempfile::tempfile()?;
     let err = tempfile::tempfile()?;
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
@@ -308,7 +311,7 @@ fn confirm(what: &str, restarts: bool, args: &Args) -> Result<(), Failure> {
     ))
 }
 
-/// Completes an upgrade that has begun, or goes back.
+/// Completes an upgrade that has begun, or undoes it.
 fn complete(
     begun: &Transaction,
     installation: &Installation,
@@ -371,8 +374,8 @@ fn data_changed(begun: &Transaction, service: Option<&Service>) -> Result<Vec<Ch
     }
 }
 
-/// Keeps a version that has served and has changed the data: the former version could not read it,
-/// and the work since then would be lost.
+/// Keeps a version that has served and has changed the data. The former version could not read the
+/// data, and going back would lose the work done since then.
 fn stay(
     begun: &Transaction,
     installation: &Installation,
@@ -390,7 +393,7 @@ fn stay(
     Ok(Failure::new(UNFIT, text, "read its log with: journalctl -u mote -n 100"))
 }
 
-/// Brings the replaced version back, and restarts the service unless that version still runs.
+/// Restores the replaced version, and restarts the service unless that version is still running.
 fn undo(
     begun: &Transaction,
     installation: &Installation,

@@ -1,4 +1,4 @@
-//! Datagrams in batches: one system call takes or sends many of them.
+//! Sends and receives datagrams in batches, so that one system call handles many of them.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
@@ -9,41 +9,41 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, SockaddrIn6, SockaddrLike, recvmmsg};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
 
-/// Datagrams received or sent by one call. More would save little, and datagrams that arrive after
-/// a batch wait until the batch is handed over.
+/// The number of datagrams that one call receives or sends. A larger number would save little, and
+/// datagrams that arrive during a batch wait until the batch is handled.
 pub(crate) const BATCH_MAX: usize = 64;
-/// Largest datagram that is read. Each place has one byte more: the kernel truncates longer
-/// datagrams, and a truncated request must not be taken for a whole one.
+/// The largest datagram that is read. Each place in the buffer has one byte more, because the
+/// kernel truncates longer datagrams and a truncated request must not be taken for a complete one.
 pub(crate) const RECEIVE_BYTES: usize = 2_048;
-/// An outgoing buffer that grew beyond this is released once it is empty.
+/// An outgoing buffer that has grown larger than this is freed once it is empty.
 const KEEP_BYTES: usize = 256 << 10;
 
 thread_local! {
-    // The headers hold pointers that each call sets again, so they do not belong to a task. There
-    // is one set per family: the kernel leaves the length of the source's address in them, which is
-    // also the space for the next one.
+    // Each call sets the pointers in the headers again, so the headers can be shared by all tasks
+    // of a thread. Each address family has its own set, because the kernel stores the length of the
+    // source address in a header, and the next call takes that length for the space available.
     static V4: RefCell<MultiHeaders<SockaddrIn>> =
         RefCell::new(MultiHeaders::preallocate(BATCH_MAX, None));
     static V6: RefCell<MultiHeaders<SockaddrIn6>> =
         RefCell::new(MultiHeaders::preallocate(BATCH_MAX, None));
 }
 
-/// Room for one batch of arriving datagrams. The kernel maps its pages when they are first used, so
-/// a node with little traffic uses few of them.
+/// The buffer for one batch of arriving datagrams. The kernel maps its pages when they are first
+/// used, so a node with little traffic uses few of them.
 pub(crate) struct Inbox {
     places: Vec<u8>,
     is_ipv4: bool,
 }
 
 impl Inbox {
-    /// Makes room for sockets of one family.
+    /// Makes a buffer for sockets of one address family.
     pub(crate) fn new(is_ipv4: bool) -> Self {
         Self { places: vec![0; BATCH_MAX * (RECEIVE_BYTES + 1)], is_ipv4 }
     }
 
-    /// Takes up to [`BATCH_MAX`] datagrams without waiting, and returns their number. A smaller
-    /// number means that the socket is empty. A length beyond [`RECEIVE_BYTES`] means that the
-    /// datagram was truncated.
+    /// Receives up to [`BATCH_MAX`] datagrams without waiting, and returns their number. If it is
+    /// smaller than [`BATCH_MAX`], the socket is empty. A length greater than [`RECEIVE_BYTES`]
+    /// means that the datagram was truncated.
     pub(crate) fn receive(
         &mut self,
         socket: impl AsFd,
@@ -80,18 +80,18 @@ fn receive<S: SockaddrLike + Copy + Into<SocketAddr>>(
     Ok(count)
 }
 
-/// Datagrams to send, in order, in one contiguous buffer that is reused.
+/// Datagrams to send, in order. Their bytes are in one contiguous buffer that is reused.
 #[derive(Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     datagrams: Vec<Datagram>,
-    /// The number of `datagrams` that were sent or given up.
+    /// The number of `datagrams` that were sent or dropped.
     done: usize,
-    /// Datagrams that the kernel refused, since the start.
+    /// The number of datagrams that the kernel has refused since the start.
     pub(crate) lost: u64,
 }
 
-/// One datagram: its destination, and its place in the buffer.
+/// One datagram: its destination and its position in the buffer.
 #[derive(Debug, Clone, Copy)]
 struct Datagram {
     peer: SocketAddr,
@@ -100,7 +100,7 @@ struct Datagram {
 }
 
 impl Outbox {
-    /// Appends the bytes that `write` adds to the buffer as one datagram, and returns it.
+    /// Adds the bytes that `write` appends to the buffer as one datagram. Returns these bytes.
     pub(crate) fn write(&mut self, peer: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
         let start = self.bytes.len();
         write(&mut self.bytes);
@@ -114,7 +114,7 @@ impl Outbox {
         self.write(peer, |bytes| bytes.extend_from_slice(datagram));
     }
 
-    /// Bytes of all messages.
+    /// The number of bytes of all messages.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -124,15 +124,16 @@ impl Outbox {
         self.done == self.datagrams.len()
     }
 
-    /// Moves the bytes of all messages to `into`, for a connection, whose messages have one peer.
+    /// Moves the bytes of all messages to `into`. Used for connections, whose messages all have the
+    /// same peer.
     pub(crate) fn take_bytes(&mut self, into: &mut Vec<u8>) {
         into.extend_from_slice(&self.bytes);
         self.clear();
     }
 
     /// Sends as many datagrams as the socket takes without waiting. A datagram that the kernel
-    /// refuses is lost, which is normal for datagrams. [`ErrorKind::WouldBlock`] means that some
-    /// are left because the socket is full.
+    /// refuses is lost, which is normal for datagrams. [`ErrorKind::WouldBlock`] means that the
+    /// socket is full and some datagrams are left.
     pub(crate) fn flush(&mut self, socket: impl AsFd) -> io::Result<()> {
         self.flush_with(|bytes, datagrams| {
             let mut parts: Vec<_> = datagrams
@@ -151,7 +152,7 @@ impl Outbox {
         })
     }
 
-    /// [`Outbox::flush`] with a call that sends one datagram to its peer.
+    /// Like [`Outbox::flush`], with a `send` that sends one datagram to its peer.
     pub(crate) fn flush_one_by_one(
         &mut self,
         mut send: impl FnMut(SocketAddr, &[u8]) -> io::Result<()>,
@@ -162,8 +163,8 @@ impl Outbox {
         })
     }
 
-    /// [`Outbox::flush`] with the call that sends the first of some datagrams and returns how many
-    /// it sent. The call reports an error only if the first datagram failed.
+    /// Like [`Outbox::flush`], with a `send` that sends the first few of the given datagrams and
+    /// returns how many it sent. `send` fails only if the first datagram failed.
     fn flush_with(
         &mut self,
         mut send: impl FnMut(&[u8], &[Datagram]) -> io::Result<usize>,
@@ -201,7 +202,7 @@ impl Outbox {
         }
     }
 
-    /// Takes all datagrams, for tests and the fuzzer.
+    /// Takes all datagrams out. Used by tests and the fuzzer.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn take(&mut self) -> Vec<(bytes::Bytes, SocketAddr)> {
         let copy = |datagram: &Datagram| {
@@ -214,11 +215,12 @@ impl Outbox {
     }
 }
 
-/// The consequence of a sending error: wait, try the same datagram once more, or give it up.
+/// What to do after a sending error: wait, try the same datagram once more, or drop it.
 fn after(error: &io::Error, refused_before: bool) -> ControlFlow<(), bool> {
     match error.kind() {
         ErrorKind::WouldBlock => ControlFlow::Break(()),
-        // An ICMP error about an earlier datagram, which is reported once instead of sending.
+        // The kernel reports an ICMP error about an earlier datagram. It reports the error once and
+        // sends nothing, so the datagram is tried again.
         ErrorKind::ConnectionRefused | ErrorKind::Interrupted => {
             ControlFlow::Continue(!refused_before)
         }
@@ -330,21 +332,21 @@ mod tests {
         let (closed, port) = socket("127.0.0.1:0");
         drop(closed);
         from.connect(port).unwrap();
-        // Over loopback the refusal has arrived when this returns.
+        // Over loopback, the refusal has already arrived when `send` returns.
         from.send(b"to nobody").unwrap();
         let mut outbox = Outbox::default();
         numbered(&mut outbox, peer, 1);
         numbered(&mut outbox, peer, 2);
         outbox.flush(&from).unwrap();
         assert_eq!(outbox.lost, 0);
-        // `to` receives from any source.
+        // `to` receives datagrams from any source.
         expect(&to, 1..=2);
     }
 
     #[test]
     fn what_a_full_socket_does_not_take_leaves_later() {
-        // Loopback takes any number of UDP datagrams; a Unix pair is full when its peer does not
-        // read.
+        // Loopback takes any number of UDP datagrams, but a Unix socket pair is full when its peer
+        // does not read.
         let (from, to) = UnixDatagram::pair().unwrap();
         from.set_nonblocking(true).unwrap();
         to.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -353,7 +355,7 @@ mod tests {
         for number in 0..2_000 {
             numbered(&mut outbox, peer, number);
         }
-        // Like the system call: it sends some, or fails for the first.
+        // Like the system call, this closure sends the first few datagrams or fails on the first.
         let send = |bytes: &[u8], datagrams: &[Datagram]| {
             for (at, datagram) in datagrams.iter().enumerate() {
                 match from.send(&bytes[datagram.start..datagram.end]) {
@@ -374,7 +376,7 @@ mod tests {
             let length = to.recv(&mut buffer).unwrap();
             assert_eq!(buffer[..length], u16::to_be_bytes(read));
             read += 1;
-            // Datagrams that arrive meanwhile are appended.
+            // More datagrams are appended while the first ones wait.
             if full <= 10 {
                 numbered(&mut outbox, peer, 1_999 + full);
             }

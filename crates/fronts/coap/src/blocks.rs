@@ -1,12 +1,12 @@
-//! Block-wise transfer (RFC 7959): bodies that arrive in blocks, and answers that leave in them.
-//! Pure. All memory is bounded, and the oldest entries are dropped first.
+//! Block-wise transfer (RFC 7959): request bodies that arrive in blocks, and answers that are sent
+//! in blocks. Pure. All memory is bounded, and the oldest entries are dropped first.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 use bytes::{Bytes, BytesMut};
 
-/// Largest block that is sent or requested: 1,024 bytes.
+/// The size exponent of the largest block that is sent or requested: 1,024 bytes.
 pub const SIZE_EXPONENT_MAX: u8 = 6;
 
 /// The value of a Block1 or Block2 option.
@@ -14,28 +14,26 @@ pub const SIZE_EXPONENT_MAX: u8 = 6;
 pub struct Block {
     pub number: u32,
     pub more: bool,
-    /// SZX: the block is `2^(SZX + 4)` bytes. 7 is reserved over UDP, and stands for several blocks
-    /// of 1,024 bytes in one message over TCP (RFC 8323, 6).
+    /// SZX: the block has `2^(SZX + 4)` bytes. Over UDP, 7 is reserved. Over TCP, 7 stands for
+    /// several blocks of 1,024 bytes in one message (RFC 8323, 6).
     pub size_exponent: u8,
 }
 
 impl Block {
-    /// Reads an option value.
     pub fn from_value(value: u32) -> Self {
         Self { number: value >> 4, more: value & 8 != 0, size_exponent: (value & 7) as u8 }
     }
 
-    /// The option value.
     pub fn value(self) -> u32 {
         self.number << 4 | u32::from(self.more) << 3 | u32::from(self.size_exponent)
     }
 
-    /// Bytes of a full block.
+    /// The number of bytes of a full block.
     pub fn size(self) -> usize {
         16 << self.size_exponent.min(SIZE_EXPONENT_MAX)
     }
 
-    /// Whether a payload of this length can be this block.
+    /// Whether a payload of this length is valid for this block.
     fn has_length(self, length: usize) -> bool {
         match self.size_exponent > SIZE_EXPONENT_MAX {
             true => !self.more || (length > 0 && length.is_multiple_of(self.size())),
@@ -44,18 +42,18 @@ impl Block {
     }
 }
 
-/// The result of an arriving block of a request body.
+/// The result of a block of a request body.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The next block should follow (2.31).
     Continue,
-    /// It was the last one; this is the whole body.
+    /// The block was the last one. Holds the whole body.
     Complete(Bytes),
-    /// It does not follow the blocks that arrived before (4.08).
+    /// The block does not follow the blocks that arrived before (4.08).
     OutOfOrder,
     /// The body is longer than allowed (4.13).
     TooLarge,
-    /// Its length does not fit its size exponent (4.00).
+    /// The length of the block does not fit its size exponent (4.00).
     WrongLength,
 }
 
@@ -65,7 +63,8 @@ struct Held<V> {
     until_ns: u64,
 }
 
-/// Values by key with a limit on their age and their bytes; the oldest is dropped first.
+/// A map whose values have a limit on their age and on their total bytes. The oldest values are
+/// dropped first.
 pub struct Bounded<K, V> {
     map: HashMap<K, Held<V>>,
     order: VecDeque<(u64, K)>,
@@ -75,24 +74,24 @@ pub struct Bounded<K, V> {
 }
 
 impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
-    /// Keeps at most `bytes_max` bytes, each for at most `keep_ns`.
+    /// Keeps at most `bytes_max` bytes in total, and each value for at most `keep_ns`.
     pub fn new(bytes_max: usize, keep_ns: u64) -> Self {
         Self { map: HashMap::new(), order: VecDeque::new(), bytes: 0, bytes_max, keep_ns }
     }
 
-    /// The value of `key`, unless it has expired.
+    /// Returns the value of `key`, unless it has expired.
     pub fn get(&self, key: &K, now_ns: u64) -> Option<&V> {
         self.map.get(key).filter(|held| held.until_ns > now_ns).map(|held| &held.value)
     }
 
-    /// Takes out the value of `key`.
+    /// Takes the value of `key` out.
     pub fn take(&mut self, key: &K, now_ns: u64) -> Option<V> {
         let held = self.map.remove(key)?;
         self.bytes -= held.bytes;
         (held.until_ns > now_ns).then_some(held.value)
     }
 
-    /// Stores a value of `bytes` bytes and replaces the previous one.
+    /// Stores a value that counts as `bytes` bytes. Replaces the previous value of `key`.
     pub fn put(&mut self, key: K, value: V, bytes: usize, now_ns: u64) {
         let _ = self.take(&key, now_ns);
         let until_ns = now_ns + self.keep_ns;
@@ -103,8 +102,7 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
         self.compact();
     }
 
-    /// Drops the marks of values that were replaced or taken, once they are the majority of all
-    /// marks.
+    /// Drops the marks of values that were replaced or taken, once these marks are the majority.
     fn compact(&mut self) {
         if self.order.len() <= 2 * self.map.len() + 16 {
             return;
@@ -114,7 +112,7 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
             .retain(|(until_ns, key)| map.get(key).is_some_and(|held| held.until_ns == *until_ns));
     }
 
-    /// Drops values that are too old, and the oldest ones while there are too many bytes.
+    /// Drops expired values, and then the oldest values while there are too many bytes.
     pub fn shrink(&mut self, now_ns: u64) {
         while let Some((until_ns, key)) = self.order.front() {
             let current = self.map.get(key).is_some_and(|held| held.until_ns == *until_ns);
@@ -133,7 +131,8 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
         self.bytes
     }
 
-    /// Marks that order the values: at most a few per value, however often it was replaced.
+    /// The number of marks that record the order of the values. There are at most a few per value,
+    /// however often a value was replaced.
     pub fn marks(&self) -> usize {
         self.order.len()
     }
@@ -145,8 +144,8 @@ pub struct Uploads<K> {
 }
 
 impl<K: Hash + Eq + Clone> Uploads<K> {
-    /// Holds at most `bytes_max` bytes of unfinished bodies, each for at most `keep_ns` after its
-    /// last block.
+    /// Holds at most `bytes_max` bytes of incomplete bodies, and each body for at most `keep_ns`
+    /// after its last block.
     pub fn new(bytes_max: usize, keep_ns: u64) -> Self {
         Self { bodies: Bounded::new(bytes_max, keep_ns) }
     }
@@ -173,7 +172,7 @@ impl<K: Hash + Eq + Clone> Uploads<K> {
             (_, None) => return Arrival::OutOfOrder,
         };
         if offset + payload.len() == body.len() && block.more && block.number > 0 {
-            // A repetition of the previous block, whose answer was lost on the way.
+            // The client repeats the previous block, because the answer to it was lost.
             let held = body.len();
             self.bodies.put(key, body, held + OVERHEAD_BYTES, now_ns);
             return Arrival::Continue;
@@ -192,7 +191,7 @@ impl<K: Hash + Eq + Clone> Uploads<K> {
         Arrival::Continue
     }
 
-    /// Drops bodies that are too old.
+    /// Drops bodies that have expired.
     pub fn shrink(&mut self, now_ns: u64) {
         self.bodies.shrink(now_ns);
     }
@@ -201,13 +200,13 @@ impl<K: Hash + Eq + Clone> Uploads<K> {
         self.bodies.bytes()
     }
 
-    /// Marks that order the bodies.
+    /// The number of marks that record the order of the bodies.
     pub fn marks(&self) -> usize {
         self.bodies.marks()
     }
 }
 
-/// Counted for each held value in addition to its own bytes.
+/// The bytes counted for each stored value in addition to its own length.
 pub const OVERHEAD_BYTES: usize = 128;
 
 #[cfg(test)]

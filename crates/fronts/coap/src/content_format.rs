@@ -1,6 +1,6 @@
-//! CoAP content formats and the media types they stand for (IANA CoRE registry).
+//! CoAP content formats and their media types (IANA CoRE registry).
 
-/// Format numbers with the media type that is written and accepted for each.
+/// Format numbers, each with the media type that the front writes and accepts for it.
 const FORMATS: [(u16, &str); 18] = [
     (0, "text/plain; charset=utf-8"),
     (40, "application/link-format"),
@@ -22,13 +22,13 @@ const FORMATS: [(u16, &str); 18] = [
     (11544, "application/vnd.oma.lwm2m+cbor"),
 ];
 
-/// The media type of a format; `None` for an unknown number, which is shown to the function as a
-/// number.
+/// The media type of a format. `None` if the number is unknown; the function then receives the
+/// number itself.
 pub fn media_type(format: u16) -> Option<&'static str> {
     FORMATS.iter().find(|(number, _)| *number == format).map(|(_, name)| *name)
 }
 
-/// The format of a media type, whose parameters and upper-case letters do not matter.
+/// The format of a media type. Parameters and the case of letters are ignored.
 pub fn content_format(media_type: &[u8]) -> Option<u16> {
     let text = std::str::from_utf8(media_type).ok()?;
     let essence = text.split(';').next().unwrap_or_default().trim();

@@ -1,4 +1,4 @@
-//! Cuts an answer to the length of one message (RFC 7959, and RFC 8323, 6 for messages over TCP).
+//! Cuts an answer so that it fits into one message (RFC 7959; for messages over TCP, RFC 8323, 6).
 
 use super::blocks::{Block, SIZE_EXPONENT_MAX};
 use super::message::{DATAGRAM_BYTES_MAX, MessageType, Response};
@@ -7,14 +7,14 @@ use super::stream;
 /// The size exponent that stands for several blocks of 1,024 bytes in one message (RFC 8323, 6).
 pub(crate) const BERT: u8 = 7;
 
-/// What one message may hold.
+/// The kind of message, which determines how much one message may hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Frame {
     Datagram,
-    /// A datagram of a session, whose peer has proved its address and who it is.
+    /// A datagram of a session. The peer has proved its address and its identity.
     Session,
-    /// A message over TCP: the largest that the peer reads, and whether it reads several blocks in
-    /// one message.
+    /// A message over TCP. `bytes_max` is the largest message that the peer reads, and `bert` says
+    /// whether the peer reads several blocks in one message.
     Stream {
         bytes_max: usize,
         bert: bool,
@@ -22,7 +22,7 @@ pub(crate) enum Frame {
 }
 
 impl Frame {
-    /// The largest size exponent of an answer.
+    /// The largest size exponent that an answer may use.
     pub(crate) fn exponent_max(self) -> u8 {
         match self {
             Frame::Stream { bert: true, .. } => BERT,
@@ -30,7 +30,7 @@ impl Frame {
         }
     }
 
-    /// Longest payload that needs no blocks, if the message is short enough.
+    /// The longest payload that can be sent without blocks, if the whole message fits.
     fn whole_max(self, exponent: u8) -> usize {
         match self {
             Frame::Datagram | Frame::Session => 16 << exponent,
@@ -38,7 +38,7 @@ impl Frame {
         }
     }
 
-    /// Whether a response is short enough for one message, and for this limit.
+    /// Whether a response fits into one message and stays within `limit`.
     pub(crate) fn fits(self, response: &Response, limit: Option<usize>, token: &[u8]) -> bool {
         let bytes_max = match self {
             Frame::Datagram | Frame::Session => {
@@ -46,7 +46,7 @@ impl Frame {
             }
             Frame::Stream { bytes_max, .. } => bytes_max,
         };
-        // The message is encoded only if the estimate does not decide.
+        // The message is encoded only if the estimate is too large to decide.
         response.bytes_max() <= bytes_max || {
             let mut bytes = Vec::new();
             match self {
@@ -59,7 +59,7 @@ impl Frame {
         }
     }
 
-    /// Whether a response is sent without being cut.
+    /// Whether a response can be sent without being cut.
     pub(crate) fn is_whole(
         self,
         response: &Response,
@@ -67,16 +67,17 @@ impl Frame {
         token: &[u8],
     ) -> bool {
         let exponent = block2.map_or(SIZE_EXPONENT_MAX, |block| block.size_exponent);
-        // An error is sent as a whole, because blocks are for answers (RFC 7959, 2.4). So is 2.31
-        // (Continue), which answers a block of the request and is not part of the answer (RFC 7959,
-        // 2.9.1).
+        // An error is sent as a whole, because blocks are only for answers (RFC 7959, 2.4). 2.31
+        // (Continue) is also sent as a whole, because it answers a block of the request and is not
+        // part of the answer (RFC 7959, 2.9.1).
         let may_be = block2.is_none() || response.code.0 > 2 || response.code == (2, 31);
         may_be
             && response.payload.len() <= self.whole_max(exponent.min(SIZE_EXPONENT_MAX))
             && self.fits(response, limit, token)
     }
 
-    /// One block of an answer. A block beyond its end is answered with 4.00 (RFC 7959, 2.4).
+    /// Cuts one block from an answer. A block beyond the end of the answer gets a 4.00 (RFC 7959,
+    /// 2.4).
     pub(crate) fn block_of(self, response: &Response, wanted: Block, exponent: u8) -> Response {
         let unit = 16usize << exponent.min(SIZE_EXPONENT_MAX);
         let size = match self {
@@ -86,7 +87,7 @@ impl Frame {
             }
             _ => unit,
         };
-        // A smaller size than the requested one changes the number so that the offset stays the
+        // If the block is smaller than requested, its number changes so that its offset stays the
         // same.
         let offset = (wanted.number as usize) << (4 + wanted.size_exponent.min(SIZE_EXPONENT_MAX));
         let length = response.payload.len();

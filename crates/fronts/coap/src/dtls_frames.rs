@@ -1,24 +1,26 @@
-//! The messages between a node and `mote-dtls`, the program that ends its DTLS sessions.
+//! The messages between a node and `mote-dtls`, the program that terminates the node's DTLS
+//! sessions.
 //!
-//! Each message is one packet of a Unix socket that keeps the boundaries of packets
-//! (`SOCK_SEQPACKET`). The first byte says what the message is. Numbers are big-endian. This module
-//! must not know sockets, CoAP or DTLS.
+//! Each message is one packet of a Unix socket that preserves packet boundaries (`SOCK_SEQPACKET`).
+//! The first byte tells the kind of the message. Numbers are big-endian. This module must not know
+//! sockets, CoAP or DTLS.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// Longest message, in bytes. A list of keys that is longer is sent in several messages.
+/// The longest message, in bytes. A longer list of keys is sent in several messages.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 10;
 
-/// Sessions that exist at once; the program ends one before it opens another. Each takes about 10 KiB
-/// there (measured with 1,000).
+/// The limit of sessions at once. At the limit, the program ends a session before it opens another.
+/// Each session takes about 10 KiB there (measured with 1,000 sessions).
 pub const SESSIONS_MAX: usize = 4_096;
-/// Sessions that the node knows at once: also those whose certificate it has not accepted yet, and
-/// those that they would replace.
+/// The limit of sessions that the node knows at once. They include sessions whose certificate the
+/// node has not yet accepted, and the sessions that those will replace.
 pub const SESSIONS_OF_NODE_MAX: usize = SESSIONS_MAX + 1_024;
-/// Longest identity of a session, in bytes: that of the longest name of a caller, and more.
+/// The longest identity of a session, in bytes. It is longer than any identity made from a caller's
+/// name.
 pub const IDENTITY_BYTES_MAX: usize = 512;
 
-/// Longest certificate of the node or of a client, in bytes.
+/// The longest certificate of the node or of a client, in bytes.
 pub const CERTIFICATE_BYTES_MAX: usize = 4 << 10;
 
 const DATAGRAM: u8 = 1;
@@ -29,14 +31,14 @@ const CERTIFICATE: u8 = 5;
 const OPENED_BY_CERTIFICATE: u8 = 6;
 const ACCEPTED: u8 = 7;
 
-/// A pre-shared key (RFC 4279), by which a client and the node know each other.
+/// A pre-shared key (RFC 4279). Client and node use it to authenticate each other.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Psk {
-    /// What the client names in its handshake; at most 65,535 bytes.
+    /// The identity that the client sends in its handshake, at most 65,535 bytes.
     pub identity: String,
-    /// The key; at most 65,535 bytes.
+    /// The key, at most 65,535 bytes.
     pub key: Vec<u8>,
-    /// From when on it is not valid, in milliseconds since 1970.
+    /// The time from which the key is no longer valid, in milliseconds since 1970.
     pub expires_unix_ms: Option<u64>,
 }
 
@@ -46,14 +48,14 @@ impl std::fmt::Debug for Psk {
     }
 }
 
-/// The certificate by which the node proves who it is, and its private key.
+/// The certificate with which the node proves its identity, and the private key.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ServerCertificate {
     /// The certificate (X.509, DER).
     pub certificate: Vec<u8>,
-    /// Its private key on a curve of NIST (PKCS#8 or SEC1, DER).
+    /// The private key of the certificate, on a NIST curve (PKCS#8 or SEC1, DER).
     pub key: Vec<u8>,
-    /// Whether clients must have a certificate, too.
+    /// Whether clients must also present a certificate.
     pub asks_clients: bool,
 }
 
@@ -67,53 +69,56 @@ impl std::fmt::Debug for ServerCertificate {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// A datagram of a session, without its encryption; both ways.
+    /// A datagram of a session. Sent in both directions.
     Datagram {
         session: u32,
-        /// The datagram.
+        /// The decrypted bytes.
         bytes: &'a [u8],
     },
     /// To the node: a client has proved its identity.
     Opened {
-        /// A number that no other session has at this time.
+        /// A number that no other current session has.
         session: u32,
         /// The address of the client.
         peer: SocketAddr,
         /// The identity of the client's pre-shared key.
         identity: &'a str,
     },
-    /// To the node: a session of a client without a pre-shared key. The client has proved that it has
-    /// the private key of its certificate; nobody has checked yet who has signed the certificate.
+    /// To the node: a client without a pre-shared key has opened a session. The client has proved
+    /// that it holds the private key of its certificate, but the certificate's signature has not
+    /// been checked yet.
     OpenedByCertificate {
-        /// A number that no other session has at this time.
+        /// A number that no other current session has.
         session: u32,
         /// The address of the client.
         peer: SocketAddr,
         /// The certificate (X.509, DER); empty if the client has none.
         certificate: &'a [u8],
     },
-    /// To the program: an authority of the node has signed the certificate of a client.
+    /// To the program: a client's certificate is signed by an authority that the node trusts.
     Accepted { session: u32 },
-    /// To the node: a session has ended. To the program: it is to end.
+    /// To the node: the session has ended. To the program: end the session.
     Closed { session: u32 },
-    /// To the program: a part of the list of all valid keys. The program uses a list when its last
-    /// part has arrived.
+    /// To the program: a part of the list of all valid keys. The program begins to use a list when
+    /// the last part has arrived.
     Keys {
-        /// Whether the part begins a list.
+        /// Whether this part begins a list.
         is_first: bool,
-        /// Whether the part ends a list.
+        /// Whether this part ends a list.
         is_last: bool,
         keys: Vec<Psk>,
     },
-    /// To the program: the certificate for further sessions, or `None` for pre-shared keys alone.
+    /// To the program: the certificate for new sessions. With `None`, only pre-shared keys are
+    /// accepted.
     Certificate {
         own: Option<ServerCertificate>,
-        /// Whether sessions end whose client had a certificate, because other authorities count now.
+        /// Whether to end the sessions of clients with certificates, because the trusted
+        /// authorities have changed.
         ends_sessions: bool,
     },
 }
 
-/// A message that cannot be read.
+/// A message that could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -217,7 +222,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Appends what precedes the bytes of a datagram in a [`Message::Datagram`].
+/// Appends the head of a [`Message::Datagram`], which precedes the bytes of the datagram.
 pub fn datagram_head(out: &mut Vec<u8>, session: u32) {
     out.push(DATAGRAM);
     out.extend_from_slice(&session.to_be_bytes());
@@ -234,13 +239,13 @@ fn opened_head(out: &mut Vec<u8>, kind: u8, session: u32, peer: SocketAddr) {
     out.extend_from_slice(&ip.octets());
 }
 
-/// The messages that replace all keys of the program.
+/// The messages that replace all keys known to the program.
 pub fn all_keys(keys: impl IntoIterator<Item = Psk>) -> Vec<Vec<u8>> {
     let mut parts = vec![Vec::new()];
     let mut bytes = 0;
     for key in keys {
         let length = key.identity.len() + key.key.len() + 12;
-        // A key that no message can contain is left out.
+        // A key too large for any message is left out.
         if length > MESSAGE_BYTES_MAX / 2 {
             continue;
         }
@@ -260,9 +265,9 @@ pub fn all_keys(keys: impl IntoIterator<Item = Psk>) -> Vec<Vec<u8>> {
     parts.into_iter().enumerate().map(encode).collect()
 }
 
-/// The address by which a front knows a session: that of its client, with the number of the session
-/// in the place of the flow information. So a front that tells its peers apart by address tells apart
-/// the sessions that one address has one after another.
+/// The address under which a front knows a session. It is the client's address, with the session
+/// number in the IPv6 flow information. A front that distinguishes peers by address therefore also
+/// distinguishes successive sessions of one client address.
 pub fn address_of(session: u32, peer: SocketAddr) -> SocketAddr {
     let ip = match peer.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -271,7 +276,7 @@ pub fn address_of(session: u32, peer: SocketAddr) -> SocketAddr {
     SocketAddrV6::new(ip, peer.port(), session, 0).into()
 }
 
-/// The session of an address that [`address_of`] has made.
+/// The session number in an address made by [`address_of`].
 pub fn session_of(address: SocketAddr) -> u32 {
     match address {
         SocketAddr::V6(address) => address.flowinfo(),
@@ -310,12 +315,12 @@ impl<'a> Rest<'a> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    /// The number of a session and the address of its client.
+    /// Reads the number of a session and the address of its client.
     fn opened_head(&mut self) -> Result<(u32, SocketAddr), Malformed> {
         let session = self.u32()?;
         let port = self.u16()?;
         let ip = Ipv6Addr::from(self.array::<16>()?);
-        // A client over IPv4 has its IPv4 address.
+        // A client that uses IPv4 is given its IPv4 address.
         Ok((session, SocketAddr::new(IpAddr::V6(ip).to_canonical(), port)))
     }
 
@@ -334,7 +339,7 @@ mod tests {
         message.encode(&mut bytes);
         assert_eq!(Message::parse(&bytes).as_ref(), Ok(message));
         for length in 0..bytes.len() {
-            // A shorter one is another message or none, and never a panic.
+            // A truncated message parses as another message or fails, but never panics.
             let _ = Message::parse(&bytes[..length]);
         }
     }

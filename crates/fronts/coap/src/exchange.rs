@@ -1,4 +1,4 @@
-//! A request from its arrival to its answer.
+//! A request, from its arrival until its answer.
 
 use std::net::SocketAddr;
 
@@ -9,11 +9,12 @@ use super::blocks::Block;
 use super::exchanges::Noted;
 use super::message::{MessageType, Token};
 
-/// Identifies a transfer: peer, method code, path and query, and a value that distinguishes
-/// requests in which these are equal (Request-Tag, or a hash of the payload of FETCH).
+/// Identifies a block-wise transfer by peer, method code, path, query, and a value that
+/// distinguishes requests in which all of these are equal. That value is made from the Request-Tag
+/// or is a hash of the payload of FETCH.
 pub(crate) type TransferKey = (SocketAddr, u8, Vec<u8>, Vec<u8>, u64);
 
-/// Who receives an answer, and what it asked for.
+/// The receiver of an answer, and what its request asked for.
 #[derive(Clone)]
 pub(crate) struct Recipient {
     pub(crate) peer: SocketAddr,
@@ -24,19 +25,20 @@ pub(crate) struct Recipient {
     /// See [`TransferKey`].
     pub(crate) discriminator: u64,
     pub(crate) block2: Option<Block>,
-    /// Bytes that may be sent to this source; `None` means no limit.
+    /// The number of bytes that may be sent to this source. `None` means no limit.
     pub(crate) limit: Option<usize>,
 }
 
 impl Recipient {
-    /// One that is known by its message only so far.
+    /// A recipient of which only the message header is known so far.
     pub(crate) fn of(peer: SocketAddr, code: u8, token: Token, limit: Option<usize>) -> Self {
         let path = Vec::new();
         let query = Vec::new();
         Self { peer, code, token, path, query, discriminator: 0, block2: None, limit }
     }
 
-    /// Made only if there are blocks: most exchanges are one message in each direction.
+    /// The key of the transfer. Made only for block-wise transfers, because most exchanges have one
+    /// message in each direction.
     pub(crate) fn transfer(&self, discriminator: u64) -> TransferKey {
         (self.peer, self.code, self.path.clone(), self.query.clone(), discriminator)
     }
@@ -47,11 +49,11 @@ impl Recipient {
     }
 }
 
-/// A request from its arrival to its answer.
+/// A request, from its arrival until its answer.
 pub(crate) struct Exchange {
     /// `None` over TCP, where no message arrives twice.
     pub(crate) noted: Option<Noted>,
-    /// Unique, unlike the exchange's id.
+    /// A serial number that is never reused, unlike the exchange's id.
     pub(crate) serial: u64,
     pub(crate) kind: MessageType,
     pub(crate) mid: u16,
@@ -60,7 +62,8 @@ pub(crate) struct Exchange {
     pub(crate) accept: Option<u16>,
     pub(crate) block1: Option<Block>,
     pub(crate) acked: bool,
-    /// The request asks to observe its resource, and changes are watched from here on.
+    /// Set if the request asks to observe its resource. The resource is watched from this moment
+    /// on.
     pub(crate) watch: Option<Box<Watch>>,
     pub(crate) to: Recipient,
 }

@@ -1,8 +1,8 @@
-//! The socket of the CoAP front: batches in, batches out, one task.
+//! The socket of the CoAP front: one task that receives and sends datagrams in batches.
 //!
-//! In each of its turns, the task takes the answers that are ready and at most one batch of
-//! datagrams, and sends all resulting datagrams with one call. Nothing waits for a batch to fill: a
-//! turn handles the datagrams that gathered while other tasks ran.
+//! In each turn, the task takes the answers that are ready and at most one batch of datagrams. It
+//! then sends all resulting datagrams with one call. The task never waits for a batch to fill. A
+//! turn handles whatever datagrams arrived while other tasks ran.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, ErrorKind};
@@ -25,17 +25,17 @@ use super::runs::{Panicked, Runs};
 use super::server::{Config, Finished, Server, Work};
 use crate::ids::now_ns;
 
-/// The longest time for which a front waits for running exchanges when it stops. The node itself
-/// waits no longer for its fronts.
+/// The longest time that a stopping front waits for running exchanges. The node waits no longer
+/// than this for its fronts.
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(30);
-/// Requested from the kernel for datagrams that wait to be read or sent: a datagram of a few bytes
-/// counts as about 1 KiB there, and thousands of clients may send at the same moment. The memory is
-/// used only while datagrams wait.
+/// The kernel buffer for datagrams that wait to be read or sent. A datagram of a few bytes counts
+/// as about 1 KiB there, and thousands of clients may send at the same moment. The memory is used
+/// only while datagrams wait.
 const SOCKET_BYTES: usize = 4 << 20;
 
-/// Where the front receives and sends datagrams.
+/// The transport through which the front receives and sends datagrams.
 pub(crate) trait Datagrams {
-    /// Gives the server at most one batch; returns `true` if more may be waiting.
+    /// Gives the server at most one batch. Returns `true` if more datagrams may be waiting.
     fn poll_receive<I: Invoker>(
         &mut self,
         cx: &mut Context<'_>,
@@ -43,7 +43,8 @@ pub(crate) trait Datagrams {
         now_ns: u64,
     ) -> io::Result<bool>;
 
-    /// Sends the gathered datagrams; if that is not possible now, the task is woken once it is.
+    /// Sends the collected datagrams. If they cannot all be sent now, the task is woken when
+    /// sending is possible again.
     fn poll_send<I: Invoker>(
         &mut self,
         cx: &mut Context<'_>,
@@ -82,13 +83,13 @@ pub(crate) async fn serve_datagrams<I: Invoker>(
             stopping = true;
             grace.as_mut().reset(Instant::now() + STOP_GRACE);
         }
-        // Datagrams that the last turn left are sent first; while the socket is full, nothing is
-        // read.
+        // Datagrams left over from the last turn are sent first. While the socket is full, nothing
+        // is read.
         let full = datagrams.poll_send(cx, &mut server)?.is_pending();
         let now = now_ns();
         runs.poll(cx, |id, result| server.finish(id, finished(result), now));
-        // What a stopping node has not read stays in the socket. If a service manager holds the
-        // socket, the next node reads it; otherwise the clients send it again.
+        // A stopping node leaves unread datagrams in the socket. If a service manager holds the
+        // socket, the next node reads them. Otherwise the clients send them again.
         let more = !stopping && !full && datagrams.poll_receive(cx, &mut server, now)?;
         let mut works = std::mem::take(&mut server.work);
         for work in works.drain(..) {
@@ -106,8 +107,7 @@ pub(crate) async fn serve_datagrams<I: Invoker>(
         let more_notices = server.observers.is_some() && server.notify_changed(cx, now);
         let sent = datagrams.poll_send(cx, &mut server)?.is_ready();
         if more || more_notices || (full && sent) {
-            // Other tasks run first, so that the invocations that were just handed over reach their
-            // workers.
+            // Other tasks run first, so that the invocations just handed over reach their workers.
             let _ = pin!(tokio::task::yield_now()).poll(cx);
         }
         let over = stopping && grace.as_mut().poll(cx).is_ready();
@@ -117,23 +117,25 @@ pub(crate) async fn serve_datagrams<I: Invoker>(
         Poll::Pending
     });
     // The runtime's own limit on a task's turn would split a turn with many answers into pieces,
-    // each of which polls all remaining ones. This turn has its own limit.
+    // and each piece would poll all remaining answers. This function limits its turns itself.
     tokio::task::coop::unconstrained(turn).await?;
     tracing::debug!(counters = ?server.counters(), lost = server.out.lost, "CoAP front ended");
     Ok(())
 }
 
-/// Sets the options of a socket that receives datagrams of clients.
+/// Sets the options of a socket that receives clients' datagrams.
 pub fn prepare(socket: &impl AsFd) -> io::Result<()> {
     let socket = socket2::SockRef::from(socket);
-    // A socket on all addresses receives datagrams for groups that any other program joined. The
-    // front offers nothing to groups, and one request to a group would cause many answers.
+    // A socket bound to all addresses also receives datagrams of multicast groups that any other
+    // program has joined. The front offers nothing to groups, and one request to a group would
+    // cause many answers.
     if socket.local_addr()?.is_ipv4() {
         socket.set_multicast_all_v4(false)?;
     } else {
         socket.set_multicast_all_v6(false)?;
     }
-    // Beyond the machine's ordinary limit if that is permitted, otherwise up to it.
+    // The buffer may exceed the machine's ordinary limit if that is permitted; otherwise it is as
+    // large as the limit.
     if sockopt::set_socket_recv_buffer_size_force(&*socket, SOCKET_BYTES).is_err() {
         sockopt::set_socket_recv_buffer_size(&*socket, SOCKET_BYTES)?;
     }
@@ -167,17 +169,17 @@ impl Datagrams for Udp {
                     }
                 })?;
                 full = count == BATCH_MAX;
-                // A batch that is not full has emptied the socket. Reporting that to the runtime
-                // saves a call that would find nothing.
+                // A batch that is not full has emptied the socket. Reporting this to the runtime
+                // saves a system call that would find nothing.
                 if full { Ok(()) } else { Err(ErrorKind::WouldBlock.into()) }
             });
             match result {
                 Ok(()) => return Ok(true),
-                // The readiness is used up; another attempt registers the task for the next
-                // datagram.
+                // The readiness is used up. The next attempt registers the task to be woken by the
+                // next datagram.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // A peer's closed port is reported as an error of a later call, and does not concern
-                // this socket.
+                // The kernel reports a peer's closed port as an error of a later call. It does not
+                // concern this socket.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -208,7 +210,8 @@ impl Datagrams for Udp {
 }
 
 /// Wakes the task at a given time. Each answer usually moves the due time further away, so a timer
-/// that is set stays set: a timer that fires too early costs less than setting it in every turn.
+/// that is already set stays as it is: one early wake-up costs less than setting the timer in every
+/// turn.
 #[derive(Default)]
 pub(crate) struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
@@ -216,8 +219,7 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// Ready once when `due_ns` has been reached, or an earlier time that was due in a previous
-    /// call.
+    /// Ready once when `due_ns` is reached, or an earlier due time from a previous call.
     pub(crate) fn poll_ring(&mut self, cx: &mut Context<'_>, due_ns: Option<u64>) -> Poll<()> {
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(Duration::ZERO)));
         if let Some(due_ns) = due_ns
@@ -240,8 +242,8 @@ pub(crate) fn finished(result: Result<Finished, Panicked>) -> Finished {
         .unwrap_or_else(|_| Err(Fault::Internal { message: "the invocation panicked".to_owned() }))
 }
 
-/// Runs an invocation until its whole answer has arrived, all within the deadline, because a CoAP
-/// answer begins only when it is complete.
+/// Runs an invocation until its whole answer has arrived, within the deadline. A CoAP answer is
+/// sent only when it is complete.
 pub(crate) async fn run<I: Invoker>(
     invoker: &I,
     work: Work<I::Route>,
@@ -252,7 +254,7 @@ pub(crate) async fn run<I: Invoker>(
     let id = work.invocation.id;
     let reply = invoker.invoke(&work.route, work.invocation).await?;
     let body = match reply.body {
-        // The body is already complete, as in most cases: neither a timer nor another poll is
+        // In most cases the body is already complete, so neither a timer nor another poll is
         // needed.
         Body::Empty => Bytes::new(),
         Body::Whole(body) if body.len() as u64 <= answer_bytes_max => body,

@@ -1,13 +1,12 @@
 //! Deduplication (RFC 7252, 4.5): a message that arrives again is not served again. A message is
-//! the whole datagram and not its id alone: devices that lost their state repeat ids, and the
-//! answer to an old reading must not confirm a new one. Pure and bounded: at high rates the oldest
-//! exchanges are forgotten early, which affects a client only if it repeats a message later than
-//! its own retransmission span.
+//! recognised by the whole datagram and not only by its id. Devices that have lost their state
+//! reuse ids, and the answer to an old reading must not confirm a new one. Pure and bounded. At
+//! high rates the oldest exchanges are forgotten early, which affects a client only if it repeats a
+//! message later than its own retransmission span.
 //!
-//! Messages are kept in the order in which they arrived, once among all and once among those of the
-//! same [`Owner`]. An owner that has used up its share loses its own oldest message, so that it
-//! cannot make the node forget the messages of others. An additional index finds a message by its
-//! key.
+//! Messages are kept in order of arrival in two lists: one of all messages, and one of those with
+//! the same [`Owner`]. An owner that has used up its share loses its own oldest message, so it
+//! cannot make the node forget the messages of other owners. An index finds a message by its key.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -25,33 +24,35 @@ pub type Key = (SocketAddr, u16);
 /// What is known about a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen<'a> {
-    /// It is being served; `acked` if an empty acknowledgement was sent.
+    /// The message is being served.
     Running {
-        /// Whether an empty acknowledgement was sent.
+        /// Whether an empty acknowledgement has been sent.
         acked: bool,
     },
-    /// It was answered with this datagram.
+    /// The message was answered with this datagram.
     Answered(&'a [u8]),
 }
 
-/// The owner of messages that share a part of the memory.
+/// The owner of messages that share one part of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// All sources that may be forged: an attacker who forges one forges many.
+    /// All sources that may be forged. They share one owner, because an attacker who can forge one
+    /// address can forge many.
     Unproven,
     /// A source whose address is proven.
     Address(IpAddr),
-    /// A socket of this machine: its programs share the address.
+    /// A socket on this machine. The address alone is not enough, because all local programs share
+    /// it.
     Local(SocketAddr),
 }
 
 impl Owner {
-    /// The owner of the messages from a peer that has shown that it receives what is sent to it.
+    /// The owner of the messages from a peer that has proved that it receives what is sent to it.
     pub fn proven(peer: SocketAddr) -> Self {
         Self::of(peer, true)
     }
 
-    /// The owner of the messages from `peer`; `proven` as for [`Owner::proven`].
+    /// The owner of the messages from `peer`. For `proven`, see [`Owner::proven`].
     pub fn of(peer: SocketAddr, proven: bool) -> Self {
         match (proven, peer.ip().is_loopback()) {
             (false, _) => Self::Unproven,
@@ -61,12 +62,13 @@ impl Owner {
     }
 }
 
-/// How long the id of a confirmable message identifies it: EXCHANGE_LIFETIME (RFC 7252, 4.8.2).
+/// How long the id of a confirmable message identifies the message: EXCHANGE_LIFETIME (RFC 7252,
+/// 4.8.2).
 pub const LIFETIME_NS: u64 = 247_000_000_000;
-/// Counted per exchange in addition to the bytes of its answer: the entry and its share of the
+/// The bytes counted per exchange in addition to its answer: the entry itself and its share of the
 /// index.
 const ENTRY_BYTES: usize = 200;
-/// Answers up to this length, which includes most, are stored in the entry itself.
+/// Answers up to this length are stored in the entry itself. Most answers are this short.
 const SHORT_BYTES: usize = 46;
 
 enum State {
@@ -98,30 +100,30 @@ impl State {
 
 struct Entry {
     key: Key,
-    /// Hash of the datagram.
+    /// The hash of the datagram.
     print: u64,
     hash: u64,
     until_ns: u64,
     state: State,
-    /// Place of its owner.
+    /// The place of the entry's owner.
     owner: u32,
-    /// Neighbours among all messages, and among those of its owner.
+    /// The neighbours in the list of all messages, and in the list of the owner's messages.
     all: Neighbours,
     own: Neighbours,
 }
 
-/// Places of the entries before and after one in an order.
+/// The places of the older and the newer entry in a list.
 #[derive(Clone, Copy)]
 struct Neighbours {
     older: u32,
     newer: u32,
 }
 
-/// Marks the absence of a place.
+/// Stands for a missing place.
 const NONE: u32 = u32::MAX;
 const ALONE: Neighbours = Neighbours { older: NONE, newer: NONE };
 
-/// Ends of an order.
+/// The two ends of a list.
 #[derive(Clone, Copy)]
 struct Ends {
     oldest: u32,
@@ -136,42 +138,43 @@ struct Owned {
     bytes: usize,
 }
 
-/// Shows that a message is not known; see [`Exchanges::begin`].
+/// Proof that a message is not known yet; see [`Exchanges::begin`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Absent {
     hash: u64,
     print: u64,
 }
 
-/// The place where a message was noted. The message may have been forgotten since.
+/// The place where a message was noted. The message may have been forgotten since then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Noted {
     place: u32,
     print: u64,
 }
 
-/// Messages that were received recently.
+/// The messages that were received recently.
 pub struct Exchanges {
     entries: Slab<Entry>,
-    /// All have the same lifetime, so this is also the order in which they expire.
+    /// All entries have the same lifetime, so this is also the order in which they expire.
     order: Ends,
-    /// Places of entries by key. It has only a word per entry, so that a search stays in the cache.
+    /// The places of entries by key. Each entry takes only one word, so the index stays in the
+    /// cache during a search.
     index: HashTable<u32>,
     keys: Keys,
-    /// Owners of entries, and their places.
+    /// The owners of entries, and the place of each owner.
     owned: Slab<Owned>,
     owners: HashMap<Owner, u32>,
     bytes: usize,
     bytes_max: usize,
-    /// Bytes of one owner.
+    /// The most bytes that one owner may hold.
     share_max: usize,
-    /// Place of the owner that held most when it was last checked; it may have been removed or
-    /// reused since.
+    /// The place of the owner that held most when this was last checked. That owner may have been
+    /// removed since then, or its place reused.
     heaviest: u32,
 }
 
-/// Hashes keys and datagrams. The hash is keyed by a random number per start, because peers choose
-/// the hashed values.
+/// Hashes keys and datagrams. The hash is keyed by a random number that changes with each start,
+/// because peers choose the hashed values.
 struct Keys(RandomState);
 
 impl Keys {
@@ -190,7 +193,7 @@ impl Keys {
 }
 
 impl Exchanges {
-    /// Remembers at most `bytes_max` bytes of exchanges, at most half of them for one owner.
+    /// Keeps at most `bytes_max` bytes of exchanges, of which one owner may use half.
     pub fn new(bytes_max: usize) -> Self {
         Self {
             entries: Slab::new(),
@@ -206,7 +209,7 @@ impl Exchanges {
         }
     }
 
-    /// What is known about this message.
+    /// Returns what is known about this message.
     pub fn get(&self, key: &Key, datagram: &[u8], now_ns: u64) -> Result<Seen<'_>, Absent> {
         let print = self.keys.0.hash_one(datagram);
         let hash = self.keys.hash(key, print);
@@ -221,8 +224,8 @@ impl Exchanges {
         })
     }
 
-    /// Whether a message of an unproven source would make the node forget another message of an
-    /// unproven source too early.
+    /// Whether another message from an unproven source would make the node forget an earlier
+    /// message from an unproven source too early.
     pub fn is_crowded(&self, now_ns: u64) -> bool {
         let Some(at) = self.owners.get(&Owner::Unproven) else { return false };
         let unproven = &self.owned[*at as usize];
@@ -231,12 +234,13 @@ impl Exchanges {
             && oldest.is_some_and(|oldest| oldest.until_ns > now_ns)
     }
 
-    /// Notes that a message is being served that [`Exchanges::get`] has just not found.
+    /// Notes that a message is now being served. `absent` shows that [`Exchanges::get`] did not
+    /// find it.
     pub fn begin(&mut self, key: Key, owner: Owner, absent: Absent, now_ns: u64) -> Noted {
         self.add(key, owner, absent, State::Running { acked: false }, now_ns)
     }
 
-    /// Notes that an empty acknowledgement was sent.
+    /// Notes that an empty acknowledgement has been sent.
     pub fn acked(&mut self, noted: Noted, key: Key, owner: Owner, now_ns: u64) {
         self.change(noted, key, owner, State::Running { acked: true }, now_ns);
     }
@@ -245,7 +249,8 @@ impl Exchanges {
         self.change(noted, key, owner, State::answered(datagram), now_ns);
     }
 
-    /// Changes the state of a message; a message that was forgotten meanwhile is added again.
+    /// Changes the state of a message. If the message has been forgotten meanwhile, it is added
+    /// again.
     fn change(&mut self, noted: Noted, key: Key, owner: Owner, state: State, now_ns: u64) {
         self.expire(now_ns);
         // The noted place is checked first, because the index is rarely in the cache.
@@ -269,7 +274,7 @@ impl Exchanges {
         self.shrink(owned);
     }
 
-    /// The place of a message's entry.
+    /// Finds the place of a message's entry.
     fn find(&self, key: &Key, print: u64, hash: u64) -> Option<u32> {
         let is_it = |at: &u32| {
             let entry = &self.entries[*at as usize];
@@ -280,7 +285,7 @@ impl Exchanges {
 
     fn add(&mut self, key: Key, owner: Owner, absent: Absent, state: State, now_ns: u64) -> Noted {
         let Absent { hash, print } = absent;
-        // Done first, so that an expired entry of this key makes room for a new one.
+        // Done first, so that an expired entry with the same key does not stand in the way.
         self.expire(now_ns);
         let owned = self.place_of(owner);
         let bytes = state.bytes();
@@ -304,7 +309,7 @@ impl Exchanges {
         *self.owners.entry(owner).or_insert_with(new)
     }
 
-    /// Puts an entry at the newer end of both orders.
+    /// Appends an entry at the newer end of both lists.
     fn append(&mut self, at: u32, owned: u32) {
         let all_before = std::mem::replace(&mut self.order.newest, at);
         let order = &mut self.owned[owned as usize].order;
@@ -332,7 +337,7 @@ impl Exchanges {
         }
     }
 
-    /// Forgets entries beyond the limits, those of this owner first.
+    /// Forgets entries beyond the limits, beginning with those of this owner.
     fn shrink(&mut self, owned: u32) {
         while let Some(Owned { order, bytes, .. }) = self.owned.get(owned as usize)
             && *bytes > self.share_max
@@ -344,8 +349,8 @@ impl Exchanges {
             self.heaviest = owned;
         }
         while self.bytes > self.bytes_max {
-            // The owner that adds loses its oldest entry, unless it holds little; then the owner
-            // that held most does.
+            // The owner that added a message loses its oldest entry. If that owner holds little,
+            // the owner that holds most loses one instead.
             let own = self.owned.get(owned as usize);
             let own = own.filter(|own| own.bytes > self.bytes_max / 8);
             let from = own.or_else(|| self.owned.get(self.heaviest as usize));
@@ -388,12 +393,12 @@ impl Exchanges {
         }
     }
 
-    /// Bytes held now.
+    /// The number of bytes held now.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Entries held now.
+    /// The number of entries held now.
     pub fn marks(&self) -> usize {
         self.entries.len()
     }
@@ -454,7 +459,7 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_and_an_answer_to_it_is_kept() {
-        // One owner may hold half.
+        // One owner may use half of the memory.
         let mut exchanges = Exchanges::new(200 * ENTRY_BYTES);
         let mut noted = Vec::new();
         for mid in 0..10_000 {
@@ -466,7 +471,8 @@ mod tests {
         for mid in 9_900..10_000 {
             assert!(exchanges.get(&key(1, mid), b"", 10_000).is_ok(), "{mid}");
         }
-        // The second answer is stored where the first one put the entry, not where it began.
+        // The second answer changes the entry where the first one put it, and not where the message
+        // was first noted.
         for answer in [b"late", b"last"] {
             exchanges.answer(noted[5], key(1, 5), Owner::proven(key(1, 5).0), answer, 10_000);
             assert_eq!(exchanges.get(&key(1, 5), b"", 10_000), Ok(Seen::Answered(answer)));
@@ -479,7 +485,8 @@ mod tests {
         let mut exchanges = Exchanges::new(200 * ENTRY_BYTES);
         let mine: Key = ("198.51.100.7:5683".parse().unwrap(), 7);
         begin(&mut exchanges, mine, 0);
-        // All forged sources are one owner, however many there are; so are all ports of an address.
+        // All forged sources count as one owner, however many there are. All ports of one address
+        // count as one owner, too.
         for n in 0..10_000u32 {
             let forged: Key = ((n.to_be_bytes(), 5_683).into(), 1);
             let absent = exchanges.get(&forged, b"", 1).expect_err("not known");

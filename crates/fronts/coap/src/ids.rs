@@ -1,4 +1,4 @@
-//! Invocation ids: made by the front, unique on the node, sortable by time.
+//! Invocation ids. The front makes them; they are unique on the node and sortable by time.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -9,8 +9,8 @@ use rand::{RngExt, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};
 
 thread_local! {
-    /// A generator per thread, seeded from the system's randomness. Ids must be unique, not secret:
-    /// knowing one gives no rights.
+    /// One generator per thread, seeded from the system's randomness. Ids must be unique but need
+    /// not be secret, because knowing an id gives no rights.
     static RANDOM: RefCell<Xoshiro256PlusPlus> = RefCell::new(Xoshiro256PlusPlus::seed_from_u64(
         RandomState::new().hash_one(std::thread::current().id()),
     ));
@@ -23,7 +23,7 @@ pub(crate) fn invocation_id() -> InvocationId {
     InvocationId::new(unix_ms, RANDOM.with_borrow_mut(|random| random.random()))
 }
 
-/// Monotonic nanoseconds, the clock of all phases.
+/// Monotonic time in nanoseconds. All phases are measured with this clock.
 pub(crate) fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

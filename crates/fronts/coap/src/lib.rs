@@ -1,26 +1,26 @@
-//! The CoAP front over UDP (RFC 7252), with block-wise transfer both ways (RFC 7959).
+//! The CoAP front over UDP (RFC 7252), with block-wise transfer in both directions (RFC 7959).
 //!
-//! It turns each request into one [`mote_core::Invocation`] and the reply back. It must not know
-//! instances, queues or the store; it reaches functions through [`mote_core::Invoker`] only. Start
-//! reading at `server.rs`.
+//! The front turns each request into one [`mote_core::Invocation`] and its reply into a CoAP
+//! answer. It must not know instances, queues or the store. It reaches functions only through
+//! [`mote_core::Invoker`]. Start reading at `server.rs`.
 //!
-//! One task owns the socket and all state, so nothing here is locked: it reads a batch of
-//! datagrams, answers those that it can answer at once, gives the rest to the engine, and sends all
-//! gathered datagrams with one call. Pure modules with time as an argument interpret the datagrams.
+//! One task owns the socket and all state, so no locks are needed. The task reads a batch of
+//! datagrams, answers at once where it can, passes the rest to the engine, and sends all resulting
+//! datagrams with one call. Pure modules with time as an argument interpret the datagrams.
 //!
 //! The files:
 //!
 //! - `server.rs`: handles each message, without a socket
-//! - `exchanges.rs`: answers of retransmissions (pure)
-//! - `message.rs`, `blocks.rs`, `cutting.rs`, `translate.rs`: codec, blocks, what one message may
-//!   hold, answers as codes and options (pure)
-//! - `proof.rs`, `room.rs`: proof of addresses, and room for invocations (pure)
+//! - `exchanges.rs`: recognises repeated messages, and repeats their answers (pure)
+//! - `message.rs`, `blocks.rs`, `cutting.rs`, `translate.rs`: the codec, block-wise transfer, the
+//!   size limits of one message, and the translation of answers into codes and options (pure)
+//! - `proof.rs`, `room.rs`: proof of source addresses, and limits on running invocations (pure)
 //! - `observers.rs`, `notifying.rs`, `notices/`: observation
-//! - `exchange_io.rs`, `batch.rs`, `runs.rs`: one turn of the task, datagrams in batches, running
-//!   invocations
+//! - `exchange_io.rs`, `batch.rs`, `runs.rs`: the turns of the task, batches of datagrams, and
+//!   running invocations
 //! - `stream.rs`, `stream_io.rs`, `stream_tls.rs`: CoAP over TCP and TLS
-//! - `sessions.rs`, `dtls_frames.rs`: sessions of the process `mote-dtls`, and what both say to
-//!   each other
+//! - `sessions.rs`, `dtls_frames.rs`: DTLS sessions, which the process `mote-dtls` terminates, and
+//!   the messages between that process and the node
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Discovery: `/.well-known/core` in link format (RFC 6690), with its query filter.
+//! Discovery: the document `/.well-known/core` in link format (RFC 6690), with its query filter.
 
 use std::net::IpAddr;
 
@@ -8,8 +8,8 @@ use mote_spec::Access;
 
 use super::sender::Proved;
 
-/// All functions that a client may know of as links, filtered by `query` (`rt=temp*`,
-/// percent-encoded), if any.
+/// The links to all functions that the client may know about, filtered by `query` if there is one
+/// (`rt=temp*`, percent-encoded).
 pub(crate) fn document<I: Invoker>(
     invoker: &I,
     query: &[u8],
@@ -19,8 +19,9 @@ pub(crate) fn document<I: Invoker>(
     let filter = first.as_deref().and_then(|query| query.split_once('='));
     let mut text = String::new();
     for route in invoker.routes() {
-        // What only this machine or clients with certificates may call is not shown to others, and
-        // what needs a token or a signature, which no option of CoAP can carry, is shown to nobody.
+        // Functions that only this machine or clients with certificates may call are hidden from
+        // other clients. Functions that need a token or a signature are hidden from everybody,
+        // because no CoAP option can carry either.
         let is_refused = |certificate| {
             let mut head = Head::builder(b"GET", b"/", b"").finish();
             head.set_certificate(certificate);
@@ -32,7 +33,8 @@ pub(crate) fn document<I: Invoker>(
             (Access::Mtls, Proved::Names(names)) => is_refused(Some(names.clone())),
             (access, _) => matches!(access, Access::Jwt | Access::Mtls | Access::Webhook),
         };
-        // Nobody proves here for which namespace he asks.
+        // A discovery request does not prove for which namespace it asks, so only functions of the
+        // default namespace are shown.
         if is_hidden || info.name.namespace().is_some() {
             continue;
         }
@@ -51,7 +53,7 @@ pub(crate) fn document<I: Invoker>(
         if let Some((key, wanted)) = filter {
             let matched = (key == "href" && matches(&href, wanted))
                 || attributes.iter().any(|(name, value)| {
-                    // Only types are lists of words (RFC 6690, 3.1).
+                    // Only `rt` is a list of words (RFC 6690, 3.1).
                     let mut words = value.split(' ').filter(|_| *name == "rt");
                     *name == key
                         && (matches(value, wanted) || words.any(|word| matches(word, wanted)))
@@ -75,7 +77,7 @@ pub(crate) fn document<I: Invoker>(
     text
 }
 
-/// Inside a quoted string only `"` and `\` need a backslash; control characters are not allowed.
+/// Quotes a string. Only `"` and `\` need a backslash, and control characters are not allowed.
 fn quoted(value: &str) -> String {
     let mut text = String::new();
     for letter in value.chars().filter(|letter| !letter.is_control()) {
@@ -87,13 +89,13 @@ fn quoted(value: &str) -> String {
     text
 }
 
-/// A query before its bytes were percent-encoded; `None` if it is not valid text.
+/// Decodes a percent-encoded query. `None` if it is not valid text.
 fn decoded(query: &[u8]) -> Option<String> {
     let bytes: Vec<u8> = percent_encoding::percent_decode(query).collect();
     String::from_utf8(bytes).ok()
 }
 
-/// Equality, or a prefix when `wanted` ends in `*`.
+/// Whether the value equals `wanted`, or begins with it if `wanted` ends in `*`.
 fn matches(value: &str, wanted: &str) -> bool {
     match wanted.strip_suffix('*') {
         Some(prefix) => value.starts_with(prefix),

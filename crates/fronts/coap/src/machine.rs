@@ -1,5 +1,5 @@
-//! The state machine without its socket, for the fuzzer: its input is datagrams, results and time,
-//! and its output is datagrams and invocations.
+//! The front's state machine without its socket, for the fuzzer. Its inputs are datagrams, results
+//! and time; its outputs are datagrams and invocations.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use super::stream::{self, BASE_MESSAGE_BYTES, Broken};
 pub struct Machine<I: Invoker>(Server<I>);
 
 impl<I: Invoker> Machine<I> {
-    /// A front that has received nothing yet.
+    /// A front that has not received anything yet.
     pub fn new(invoker: I, config: Config) -> Self {
         Self(Server::new(invoker, config))
     }
@@ -23,8 +23,8 @@ impl<I: Invoker> Machine<I> {
         self.0.datagram(peer, bytes, now_ns);
     }
 
-    /// Takes what has arrived over a connection whose peer reads messages of this size; returns how
-    /// many bytes of it were complete messages.
+    /// Takes bytes that arrived over a connection whose peer reads messages of this size. Returns
+    /// how many of the bytes were complete messages.
     pub fn stream(
         &mut self,
         peer: SocketAddr,
@@ -47,36 +47,36 @@ impl<I: Invoker> Machine<I> {
         Ok(used)
     }
 
-    /// Bytes to send over the connection.
+    /// Takes the bytes to send over the connection.
     pub fn take_stream(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.0.out.take_bytes(&mut bytes);
         bytes
     }
 
-    /// Lets time pass.
+    /// Lets the front act on the passing of time.
     pub fn time_passed(&mut self, now_ns: u64) {
         self.0.time_passed(now_ns);
         self.0
             .notify_changed(&mut std::task::Context::from_waker(std::task::Waker::noop()), now_ns);
     }
 
-    /// Datagrams to send.
+    /// Takes the datagrams to send.
     pub fn take_out(&mut self) -> Vec<(Bytes, SocketAddr)> {
         self.0.out.take()
     }
 
-    /// Invocations to run, by number.
+    /// Takes the ids of the invocations to run.
     pub fn take_work(&mut self) -> Vec<usize> {
         self.0.work.drain(..).map(|work| work.id).collect()
     }
 
-    /// Takes the answer of an invocation.
+    /// Passes the answer of an invocation to the front.
     pub fn finish(&mut self, id: usize, status: u16, headers: Bytes, body: Bytes, now_ns: u64) {
         self.0.finish(id, Ok((status, headers, body)), now_ns);
     }
 
-    /// Bytes of everything that is remembered, and the number of marks for it in queues.
+    /// The bytes of everything that is remembered, and the number of marks that order it in queues.
     pub fn held(&self) -> (usize, usize) {
         self.0.held()
     }

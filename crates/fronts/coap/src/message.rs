@@ -1,5 +1,5 @@
-//! Reading requests and writing answers (RFC 7252, 3). The option codec is
-//! `coap-message-implementations`; this module adds the header and the rules for refusing messages.
+//! Reading requests and writing answers (RFC 7252, 3). The crate `coap-message-implementations`
+//! encodes and decodes options. This module adds the header and the rules for refusing messages.
 
 use coap_message::{MinimalWritableMessage, MutableWritableMessage};
 use coap_message_implementations::inmemory::MessageMut;
@@ -9,16 +9,17 @@ use mote_core::path;
 
 use super::blocks::Block;
 
-/// Largest datagram that is sent: 1,024 bytes of payload, options and header, below any usual MTU.
+/// The largest datagram that is sent: 1,024 bytes of payload plus options and header, which is
+/// below any usual MTU.
 pub const DATAGRAM_BYTES_MAX: usize = 1_280;
-/// Echo option (RFC 9175).
+/// The number of the Echo option (RFC 9175).
 const ECHO: u16 = 252;
-/// Request-Tag option (RFC 9175).
+/// The number of the Request-Tag option (RFC 9175).
 const REQUEST_TAG: u16 = 292;
-/// An elective option of the range for experiments (RFC 7252, 12.2): a header field of an invocation
-/// that is accepted for later, `name: value`. It may occur several times.
+/// An elective option from the experimental range (RFC 7252, 12.2). It carries a header field,
+/// `name: value`, of an invocation that is accepted for later. It may occur several times.
 const FIELD: u16 = 65_000;
-/// Most of them in one request, and the longest one.
+/// The most of these options in one request, and the longest of them.
 const FIELDS_MAX: usize = 8;
 const FIELD_BYTES_MAX: usize = 255;
 
@@ -34,7 +35,7 @@ pub enum MessageType {
     Rst,
 }
 
-/// A code as class and detail, for instance `(4, 4)`.
+/// A code as class and detail, for example `(4, 4)`.
 pub type Code = (u8, u8);
 
 pub(crate) fn code_byte((class, detail): Code) -> u8 {
@@ -55,15 +56,15 @@ pub struct Header<'a> {
     pub tail: &'a [u8],
 }
 
-/// The reaction to a datagram that is not a usable message.
+/// How to react to a datagram that is not a usable message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unusable {
     Silence,
-    /// Reject a confirmable message (RFC 7252, 4.2), with its message id.
+    /// Reject the confirmable message with this id (RFC 7252, 4.2).
     Reset(u16),
 }
 
-/// A token that outlives its datagram.
+/// A copy of a token that outlives its datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token {
     bytes: [u8; 8],
@@ -71,7 +72,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// Copies the token of a [`Header`], at most 8 bytes.
+    /// Copies the token of a [`Header`], which has at most 8 bytes.
     pub fn new(token: &[u8]) -> Self {
         let mut bytes = [0; 8];
         bytes[..token.len()].copy_from_slice(token);
@@ -87,7 +88,7 @@ fn format_error(kind: MessageType, mid: u16) -> Unusable {
     if kind == MessageType::Con { Unusable::Reset(mid) } else { Unusable::Silence }
 }
 
-/// Reads the header. Rules: RFC 7252, 3 and 4.
+/// Reads the header by the rules of RFC 7252, 3 and 4.
 pub fn header(datagram: &[u8]) -> Result<Header<'_>, Unusable> {
     let [first, code, mid_high, mid_low, rest @ ..] = datagram else {
         return Err(Unusable::Silence);
@@ -117,36 +118,37 @@ pub fn header(datagram: &[u8]) -> Result<Header<'_>, Unusable> {
     Ok(Header { kind, code, mid, token, tail })
 }
 
-/// Options and payload of a request, read once.
+/// The options and payload of a request, read once.
 #[derive(Debug, Default)]
 pub struct Request<'a> {
-    /// Uri-Path in the [canonical form](path), each segment with its leading `/`.
+    /// Uri-Path in its [canonical form](path). Each segment has a leading `/`.
     pub path: Vec<u8>,
-    /// Uri-Query, percent-encoded and joined with `&`, which thus only separates options.
+    /// Uri-Query. The options are percent-encoded and joined with `&`, so `&` occurs only between
+    /// options.
     pub query: Vec<u8>,
     pub content_format: Option<u16>,
     pub accept: Option<u16>,
-    /// Block1: the block of the request body that the message holds.
+    /// Block1: the block of the request body that this message carries.
     pub block1: Option<Block>,
-    /// Block2: the requested block of the answer.
+    /// Block2: the block of the answer that the client requests.
     pub block2: Option<Block>,
-    /// Observe: 0 registers, 1 deregisters.
+    /// Observe: 0 registers an observer, 1 deregisters it.
     pub observe: Option<u32>,
     pub echo: Option<&'a [u8]>,
-    /// Request-Tag, which distinguishes concurrent uploads.
+    /// Request-Tag: distinguishes concurrent uploads.
     pub request_tag: &'a [u8],
-    /// First ETag.
+    /// The first ETag.
     pub etag: Option<&'a [u8]>,
-    /// If-Match, which may occur several times.
+    /// If-Match. It may occur several times.
     pub if_match: Vec<&'a [u8]>,
     pub if_none_match: bool,
     /// Uri-Host.
     pub host: Option<&'a [u8]>,
     /// Uri-Port.
     pub port: Option<u32>,
-    /// Header fields, `name: value`, which CoAP has no options for.
+    /// Header fields, `name: value`, for which CoAP has no options.
     pub fields: Vec<&'a [u8]>,
-    /// Proxy-Uri or Proxy-Scheme.
+    /// Whether the request has Proxy-Uri or Proxy-Scheme.
     pub wants_proxy: bool,
     pub payload: &'a [u8],
 }
@@ -154,11 +156,12 @@ pub struct Request<'a> {
 /// Why a request cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
-    /// The message is malformed and must be rejected below the request layer.
+    /// The message is malformed and must be rejected as a message, before the request is
+    /// considered.
     Format,
-    /// A critical option is unknown, repeated or has a wrong length (4.02).
+    /// A critical option is unknown, repeated or of a wrong length (4.02).
     BadOption(u16),
-    /// A path or query that is not valid for any function (4.00), with the text.
+    /// The path or query is not valid for any function (4.00). Holds the text of the answer.
     BadRequest(&'static str),
 }
 
@@ -173,11 +176,12 @@ impl<'a> Request<'a> {
                 OptItem::Payload([]) => return Err(Refused::Format),
                 OptItem::Payload(payload) => request.payload = payload,
                 OptItem::Option { number, data } => {
-                    // The rest must still be read, because a format error has precedence.
+                    // The remaining options must still be read, because a format error takes
+                    // precedence.
                     match request.option(number, data) {
                         Ok(false) if number & 1 == 1 => {
-                            // It also has precedence over a bad path, because a NON with it must
-                            // not be answered.
+                            // A bad option also takes precedence over a bad path, because a NON
+                            // with a bad option must not be answered.
                             if !matches!(refused, Some(Refused::BadOption(_))) {
                                 refused = Some(Refused::BadOption(number));
                             }
@@ -193,8 +197,8 @@ impl<'a> Request<'a> {
         refused.map_or(Ok(request), Err)
     }
 
-    /// Takes one option. Returns `false` if it is unknown, repeated or of a wrong length; then an
-    /// elective option is ignored and a critical one is refused (RFC 7252, 5.4).
+    /// Takes one option. Returns `false` if the option is unknown, repeated or of a wrong length.
+    /// The caller then ignores an elective option and refuses a critical one (RFC 7252, 5.4).
     fn option(&mut self, number: u16, data: &'a [u8]) -> Result<bool, Refused> {
         Ok(match number {
             option::IF_MATCH => {
@@ -225,8 +229,8 @@ impl<'a> Request<'a> {
                     return Err(Refused::BadRequest("path is not in normal form"));
                 }
                 if self.path.is_empty() {
-                    // Reserves enough for most paths at once, so that the buffer does not grow
-                    // repeatedly.
+                    // Reserves enough for most paths at once, so that the buffer does not have to
+                    // grow repeatedly.
                     self.path.reserve(64);
                 }
                 self.path.push(b'/');
@@ -289,21 +293,21 @@ fn set_once<T>(place: &mut Option<T>, value: Option<T>) -> bool {
     }
 }
 
-/// A `uint` option value of at most `max` bytes (RFC 7252, 3.2).
+/// Reads a `uint` option value of at most `max` bytes (RFC 7252, 3.2).
 fn uint(data: &[u8], max: usize) -> Option<u32> {
     (data.len() <= max).then(|| data.iter().fold(0, |n, byte| n << 8 | u32::from(*byte)))
 }
 
-/// Whether a segment has the same meaning for every reader of the path. The front of HTTP refuses the
-/// same segments.
+/// Whether every reader of the path would understand the segment in the same way. The HTTP front
+/// refuses the same segments.
 fn is_segment(data: &[u8]) -> bool {
     let is_text = std::str::from_utf8(data).is_ok();
     let has_separator = data.iter().any(|byte| matches!(byte, b'/' | b'\\' | b';'));
     is_text && !matches!(data, b"." | b"..") && !has_separator && !path::has_escape(data)
 }
 
-/// Whether a byte stands as it is in a parameter. Readers of queries take `&`, and some of them `;`,
-/// for the end of a parameter, and `+` for a space (RFC 7252, 6.5, names the first only).
+/// Whether a byte needs no percent-encoding in a parameter. Readers of queries take `&`, and some
+/// of them `;`, for the end of a parameter, and `+` for a space. RFC 7252, 6.5, names only `&`.
 fn is_query_byte(byte: u8) -> bool {
     (path::is_segment_byte(byte) && !matches!(byte, b'&' | b'+')) || matches!(byte, b'/' | b'?')
 }
@@ -318,7 +322,7 @@ fn percent_encode(out: &mut Vec<u8>, data: &[u8], plain: fn(u8) -> bool) {
     }
 }
 
-/// An answer before it is addressed.
+/// An answer that has no message id and token yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Response {
     /// Class and detail.
@@ -326,7 +330,7 @@ pub struct Response {
     pub content_format: Option<u16>,
     /// ETag.
     pub etag: Option<Vec<u8>>,
-    /// Observe: the order of notifications.
+    /// Observe: the sequence number that orders notifications.
     pub observe: Option<u32>,
     pub max_age_s: Option<u32>,
     /// Location-Path segments.
@@ -336,16 +340,16 @@ pub struct Response {
     pub block1: Option<Block>,
     /// Block2.
     pub block2: Option<Block>,
-    /// Size2: length of the whole answer.
+    /// Size2: the length of the whole answer.
     pub size2: Option<u32>,
-    /// Size1: largest request body.
+    /// Size1: the largest accepted request body.
     pub size1: Option<u32>,
     pub echo: Option<Vec<u8>>,
     pub payload: bytes::Bytes,
 }
 
 impl Response {
-    /// An answer without payload.
+    /// A response without a payload.
     pub fn code(code: Code) -> Self {
         Self { code, ..Self::default() }
     }
@@ -355,20 +359,21 @@ impl Response {
         Self { code, payload: text.into().into(), ..Self::default() }
     }
 
-    /// The largest number of bytes of the options for a location.
+    /// The largest number of bytes that the location options can take.
     pub fn location_bytes(&self) -> usize {
         let parts = self.location.iter().chain(&self.location_query);
         parts.map(|part| part.len() + 3).sum()
     }
 
-    /// No message of this response is longer than this, with a token of any length.
+    /// An upper bound for the length of the message, with a token of any length.
     pub fn bytes_max(&self) -> usize {
-        // Header, token and marker, every option of fixed length at its maximum, and the others.
+        // The sum of header, token and payload marker, the maximum of every option of fixed length,
+        // and the options of variable length.
         let options = self.location_bytes() + self.echo.as_ref().map_or(0, |echo| echo.len() + 3);
         6 + 8 + 68 + options + self.payload.len()
     }
 
-    /// Appends the whole message to a buffer.
+    /// Appends the whole message to `out`.
     pub fn encode(&self, out: &mut Vec<u8>, kind: MessageType, mid: u16, token: &[u8]) {
         put_header(out, kind, self.code, mid, token);
         self.put_tail(out);
@@ -381,7 +386,7 @@ impl Response {
         let mut code = 0;
         let end = {
             let mut message = MessageMut::new_in_slice(&mut code, &mut out[start..]);
-            // Options in ascending order, as the codec requires.
+            // Options must be written in ascending order, because the codec requires it.
             let mut put = |number: u16, value: &[u8]| {
                 message.add_option(number, value).expect("room for every option was made above");
             };
@@ -432,7 +437,7 @@ impl Response {
     }
 }
 
-/// Appends an empty message, an acknowledgement or reset, to a buffer.
+/// Appends an empty message (a ping, an acknowledgement or a reset) to `out`.
 pub fn empty(out: &mut Vec<u8>, kind: MessageType, mid: u16) {
     put_header(out, kind, (0, 0), mid, &[]);
 }
@@ -449,7 +454,7 @@ fn put_header(out: &mut Vec<u8>, kind: MessageType, code: Code, mid: u16, token:
     out.extend_from_slice(token);
 }
 
-/// A number without its leading zero bytes (RFC 7252, 3.2).
+/// The bytes of a number without its leading zero bytes (RFC 7252, 3.2).
 fn shortest(bytes: &[u8; 4]) -> &[u8] {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     &bytes[zeros..]

@@ -1,5 +1,5 @@
-//! Observation (RFC 7641) as the server does it: registration with the answer to a GET, and
-//! notifications of the states that functions publish.
+//! The server's part of observation (RFC 7641): it registers an observer with the answer to a GET,
+//! and sends notifications of the states that functions publish.
 
 use std::net::SocketAddr;
 use std::task::Context;
@@ -16,13 +16,13 @@ use super::observers::Observers;
 use super::server::{FIRST_ATTEMPT, Server};
 use super::translate;
 
-/// Notifications that are sent before other work has its turn.
+/// The number of notifications that are sent before other work gets its turn.
 const TURN_MAX: u32 = mote_core::turn::TURN_ITEMS_MAX;
 
 impl<I: Invoker> Server<I> {
-    /// Handles the Observe option of a GET, before its function runs: watches the resource, so that
-    /// no change is missed while the function answers. Returns a challenge for a source that is not
-    /// proven, because notifications would flood a forged address.
+    /// Handles the Observe option of a GET before the function runs. The resource is watched from
+    /// here on, so no change is missed while the function answers. Returns a challenge if the
+    /// source is not proven, because notifications would flood a forged address.
     pub(crate) fn observe(
         &mut self,
         exchange: &mut Exchange,
@@ -58,12 +58,13 @@ impl<I: Invoker> Server<I> {
         };
         let observers =
             self.observers.get_or_insert_with(|| Box::new(Observers::new(notices.feed())));
-        // Without room for another observer, the client receives a plain answer (RFC 7641, 4.1).
+        // If there is no room for another observer, the client receives a plain answer (RFC 7641,
+        // 4.1).
         exchange.watch = observers.feed.watch(resource, to.peer.ip()).ok().map(Box::new);
         None
     }
 
-    /// Registers an observer with a successful answer to its request.
+    /// Registers an observer when its request was answered successfully.
     pub(crate) fn register(
         &mut self,
         exchange: &Exchange,
@@ -71,7 +72,7 @@ impl<I: Invoker> Server<I> {
         response: &mut Response,
         now_ns: u64,
     ) {
-        // Only an answer that has the state of the resource begins an observation.
+        // Only an answer that contains the state of the resource begins an observation.
         if !matches!(response.code, (2, 3 | 5)) {
             self.deregister(exchange.to.peer, exchange.to.token);
             return;
@@ -89,8 +90,8 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// Sends notifications of changed resources, some in each turn; returns `true` if further ones
-    /// are waiting.
+    /// Sends notifications of changed resources, a limited number in each turn. Returns `true` if
+    /// more are waiting.
     pub(crate) fn notify_changed(&mut self, cx: &mut Context<'_>, now_ns: u64) -> bool {
         if let Some(observers) = &mut self.observers {
             observers.poll_changed(cx);
@@ -107,7 +108,7 @@ impl<I: Invoker> Server<I> {
         self.observers.as_ref().is_some_and(|observers| observers.has_queued())
     }
 
-    /// Sends one observer the latest state.
+    /// Sends the latest state to one observer.
     fn notify(&mut self, at: usize, attempt: (u32, u64), now_ns: u64) {
         let Some(observers) = &mut self.observers else { return };
         let Some(observer) = observers.get_mut(at) else { return };
@@ -124,7 +125,8 @@ impl<I: Invoker> Server<I> {
             observer.format = observer.format.or(response.content_format);
             response.observe = Some(observer.next_sequence(now_ns));
         }
-        // The end of an observation is confirmable, because nothing follows that would tell of it.
+        // The message that ends an observation is confirmable, because no later message would tell
+        // the observer about the end.
         let confirmable = ends || attempt.0 > 0 || observer.needs_confirmation(now_ns);
         let to = observer.to.clone();
         let response = self.cut(&to, response, now_ns).unwrap_or_else(|short| short);
@@ -135,7 +137,7 @@ impl<I: Invoker> Server<I> {
             }
             Frame::Datagram | Frame::Session if confirmable => {
                 let mid = self.confirmable(&to, &response, attempt, now_ns);
-                // It is not repeated if too many others are.
+                // If too many messages are waiting, this one is not repeated.
                 Some((mid, self.is_outstanding(&(to.peer, mid))))
             }
             Frame::Datagram | Frame::Session => Some((self.unconfirmed(&to, &response), false)),
@@ -150,11 +152,12 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// The peer acknowledged or rejected a message, which may be a notification.
+    /// Handles a peer's acknowledgement or rejection of a message, which may be a notification.
     pub(crate) fn notification_settled(&mut self, key: Key, acknowledged: bool, now_ns: u64) {
         let Some(observers) = &mut self.observers else { return };
         let Some(at) = observers.of_message(&key) else { return };
-        // A ping is answered with a reset (RFC 7252, 4.3).
+        // A peer answers a ping with a reset (RFC 7252, 4.3), so this reset shows that the peer is
+        // there.
         if !acknowledged && observers.is_ping(at, key.1) {
             observers.is_there(at, now_ns);
         } else if acknowledged {
@@ -164,7 +167,7 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// Asks observers of which nothing was heard for long whether they are there.
+    /// Pings observers that have been silent for long, to learn whether they are still there.
     pub(crate) fn ping_silent(&mut self, now_ns: u64) {
         let Some(observers) = &mut self.observers else { return };
         for at in observers.silent(now_ns) {
@@ -178,7 +181,7 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// Forgets an observer that rejected a notification, or did not acknowledge it in time.
+    /// Forgets an observer that rejected a notification or did not acknowledge it in time.
     pub(crate) fn notification_lost(&mut self, key: Key) {
         let Some(observers) = &mut self.observers else { return };
         let Some(at) = observers.of_message(&key) else { return };
@@ -188,8 +191,8 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// Sends a newer state in place of a notification that is to be repeated (RFC 7641, 4.5.2);
-    /// returns `false` if there is none.
+    /// Sends a newer state in place of repeating a notification (RFC 7641, 4.5.2). Returns `false`
+    /// if there is no newer state.
     pub(crate) fn notify_newer(&mut self, key: Key, attempt: (u32, u64), now_ns: u64) -> bool {
         let Some(observers) = &mut self.observers else { return false };
         let Some(at) = observers.of_message(&key) else { return false };

@@ -1,4 +1,4 @@
-//! Observation (RFC 7641) against the server without its socket, with a virtual clock.
+//! Tests observation (RFC 7641) with the server but without its socket, and with a virtual clock.
 
 use std::net::SocketAddr;
 use std::task::{Context, Waker};
@@ -72,8 +72,8 @@ impl Bench {
         Self { server: Server::new(Node, config), notices, now: 1_000 * SECOND, mid: 0 }
     }
 
-    /// A confirmable GET with a token of one byte and these options, after which the function
-    /// answers with `body`; returns what the server sends.
+    /// Sends a confirmable GET with a token of one byte and these options. The function answers
+    /// with `body`. Returns what the server sends.
     fn get(&mut self, peer: &str, token: u8, options: &[(u16, &[u8])], body: &str) -> Vec<Sent> {
         self.request(peer, token, options);
         let work: Vec<usize> = self.server.work.drain(..).map(|work| work.id).collect();
@@ -204,7 +204,8 @@ fn every_notification_is_newer_than_the_one_before() {
         (MessageType::Ack, (2, 5), &b"first"[..])
     );
     let mut last = first.observe.expect("it observes");
-    // Within the same instant, after seconds, and over more than the whole range of the numbers.
+    // Notifications within the same instant, some seconds apart, and further apart than the whole
+    // range of the sequence numbers.
     for pause_s in [0, 0, 0, 4, 0, 60, 100, 120, 4, 120, 120, 120, 0, 4, 1_000, 10_000, 0, 0] {
         bench.now += pause_s * SECOND;
         let sent = one(bench.publish(&format!("after {pause_s}")));
@@ -218,7 +219,7 @@ fn every_notification_is_newer_than_the_one_before() {
             assert!(bench.acknowledge(&sent).is_empty());
         }
     }
-    // Registering again continues the numbers.
+    // Registering again continues the sequence.
     let again = bench.observe(NEAR, 7);
     assert!(is_newer(last, again.observe.unwrap()));
     assert_eq!(bench.observers(), 1);
@@ -271,7 +272,7 @@ fn a_repetition_has_the_newest_state_and_a_silent_observer_is_forgotten() {
     assert_ne!(third.mid, first.mid);
     assert_eq!((third.kind, &third.text[..]), (MessageType::Con, &b"2"[..]));
     assert!(is_newer(first.observe.unwrap(), third.observe.unwrap()));
-    // The attempts are those of one message: two more follow, then nothing.
+    // The attempts are counted as for one message, so two more follow and then nothing.
     assert_eq!(one(bench.pass(11)).text, b"2");
     assert_eq!(one(bench.pass(21)).text, b"2");
     assert_eq!(bench.observers(), 1);
@@ -296,7 +297,7 @@ fn a_reset_ends_an_observation_and_so_does_its_request() {
     let answer = one(bench.get(NEAR, 2, &[(6, &[1])], "plain"));
     assert_eq!((answer.observe, &answer.text[..]), (None, &b"plain"[..]));
     assert_eq!(bench.observers(), 0);
-    // A confirmable one is rejected, too, and is not repeated.
+    // A confirmable notification can be rejected, too, and is then not repeated.
     bench.observe(NEAR, 3);
     let sent = one(bench.publish("2"));
     bench.reply(&sent, 3);
@@ -372,7 +373,7 @@ fn a_long_state_is_notified_by_its_first_block() {
     assert_eq!(first.text, long.as_bytes()[..1_024]);
     let mut whole = first.text;
     for number in 1..3u8 {
-        // Fetched with GET and another token, without Observe.
+        // The block is fetched with GET and another token, without Observe.
         let block = one(bench.get(NEAR, 9, &[(23, &[number << 4 | 6])], "not run again"));
         assert_eq!((block.observe, block.code), (None, (2, 5)));
         whole.extend_from_slice(&block.text);
@@ -396,7 +397,7 @@ fn a_silent_observer_is_asked_whether_it_is_there() {
     assert!((2..=4).contains(&pings), "{pings} questions in 200 minutes");
     assert_eq!(bench.observers(), 1, "its resets are answers");
     assert!(bench.server.next_due().is_some());
-    // The first question that is not answered ends the observation.
+    // The first ping that is not answered ends the observation.
     let ping = loop {
         if let Some(ping) = bench.pass(600).pop() {
             break ping;
@@ -416,7 +417,8 @@ fn a_question_that_later_notifications_displace_is_asked_again() {
     bench.observe(NEAR, 1);
     let ping = one(bench.pass(4_000));
     assert_eq!(ping.code, (0, 0));
-    // The ids of further notifications take the place of its id; only the last one is answered.
+    // The ids of later notifications replace the remembered id of the ping. The observer
+    // acknowledges only the notifications.
     for number in 0..10 {
         bench.now += 5 * SECOND;
         for sent in bench.publish(&number.to_string()) {

@@ -1,4 +1,4 @@
-//! Who observes what (RFC 7641): the observers of one server, and what each has received. Pure.
+//! The observers of one server (RFC 7641): what each observes, and what it has received. Pure.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -10,33 +10,33 @@ use super::exchange::Recipient;
 use super::exchanges::Key;
 use super::message::Token;
 
-/// A notification that follows an earlier one within this time is confirmable, because without
-/// acknowledgements a server sends one in 3 s at most (RFC 7641, 4.5.1).
+/// A notification that follows another one within this time is confirmable, because without
+/// acknowledgements a server may send at most one notification in 3 s (RFC 7641, 4.5.1).
 pub(crate) const QUIET_NS: u64 = 3_000_000_000;
-/// At least one notification in so many is confirmable, and at least one in this time, so that the
-/// node learns that an observer is gone.
+/// After this many unconfirmed notifications, or after this time, the next notification is
+/// confirmable. The node thereby learns whether the observer is still there.
 pub(crate) const UNCONFIRMED_MAX: u32 = 9;
 pub(crate) const CONFIRM_NS: u64 = 600_000_000_000;
-/// An observer of which nothing was heard for this long is asked whether it is there, so that one
-/// that is gone does not keep its place when its resource never changes.
+/// An observer that has been silent for this long is pinged. Otherwise an observer that has
+/// disappeared would keep its place for ever if its resource never changes.
 const SILENCE_NS: u64 = 3_600_000_000_000;
-/// How often silent observers are looked for.
+/// How often the node looks for silent observers.
 const SWEEP_NS: u64 = 600_000_000_000;
-/// Silent observers that are asked at once; the others are asked by the next sweep.
+/// The number of silent observers that one sweep pings. The next sweep pings the others.
 const PINGS_MAX: usize = 64;
-/// Message ids of an observer that a reset may name.
+/// The number of message ids remembered per observer. A reset may name any of them.
 const MIDS_KEPT: usize = 4;
 
 pub(crate) struct Observer {
     pub(crate) to: Recipient,
     pub(crate) watch: Box<Watch>,
-    /// The format of the first answer, which all notifications have (RFC 7641, 4.2).
+    /// The format of the first answer. All notifications must have the same format (RFC 7641, 4.2).
     pub(crate) format: Option<u16>,
     sequence: u32,
     sent_ns: u64,
     confirmed_ns: u64,
     unconfirmed: u32,
-    /// The message id of a notification that waits for its acknowledgement.
+    /// The message id of the notification that waits for its acknowledgement.
     pub(crate) outstanding: Option<u16>,
     queued: bool,
     ping: Option<u16>,
@@ -44,13 +44,15 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// The next value of the Observe option: the clock in units of 33 µs, so that it also grows when
-    /// the client registers again, and passes half of its range in 274 s (RFC 7641, 4.4).
+    /// The next value of the Observe option. The value is the clock in units of 33 µs, so that it
+    /// also grows when the client registers again. It passes half of its range in 274 s (RFC 7641,
+    /// 4.4).
     pub(crate) fn next_sequence(&mut self, now_ns: u64) -> u32 {
         let clock = sequence(now_ns);
         let ahead = clock.wrapping_sub(self.sequence) & SEQUENCE_MASK;
         let is_newer = ahead > 0 && ahead < SEQUENCE_MASK / 2;
-        // After half of the range, the clients go by their own clocks.
+        // After this time, which is below half of the range, clients no longer compare the values
+        // but take the later notification for the newer one.
         let is_long_ago = now_ns.saturating_sub(self.sent_ns) > 128_000_000_000;
         self.sequence = match is_newer || is_long_ago {
             true => clock,
@@ -59,7 +61,7 @@ impl Observer {
         self.sequence
     }
 
-    /// Whether the next notification has to be confirmable.
+    /// Whether the next notification must be confirmable.
     pub(crate) fn needs_confirmation(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.sent_ns) < QUIET_NS
             || self.unconfirmed >= UNCONFIRMED_MAX
@@ -69,7 +71,7 @@ impl Observer {
 
 const SEQUENCE_MASK: u32 = 0xff_ffff;
 
-/// The first value of the Observe option at this time.
+/// The value of the Observe option that belongs to this time.
 pub(crate) fn sequence(now_ns: u64) -> u32 {
     (now_ns >> 15) as u32 & SEQUENCE_MASK
 }
@@ -81,11 +83,11 @@ pub(crate) struct Observers {
     by_resource: HashMap<u64, Vec<usize>>,
     /// Notifications that the peer may still acknowledge or reject.
     by_mid: HashMap<Key, usize>,
-    /// Those whose resource changed.
+    /// The observers whose resource has changed.
     queue: VecDeque<usize>,
-    /// Reused for the changes of the feed.
+    /// A buffer for the changes of the feed, kept to reuse its memory.
     changed: Vec<u64>,
-    /// When silent observers are next looked for.
+    /// When silent observers were last looked for.
     sweep_ns: u64,
 }
 
@@ -103,8 +105,8 @@ impl Observers {
         }
     }
 
-    /// Adds an observer whose request was answered at `now_ns` with this format; returns the value
-    /// of the Observe option. An earlier observer with the same token is replaced.
+    /// Adds an observer whose request was answered at `now_ns` in this format. Returns the value of
+    /// the Observe option. An earlier observer with the same token is replaced.
     pub(crate) fn add(
         &mut self,
         mut to: Recipient,
@@ -143,7 +145,7 @@ impl Observers {
         first
     }
 
-    /// Removes all observers of a peer that is gone.
+    /// Removes all observers of a peer that has disconnected.
     pub(crate) fn remove_peer(&mut self, peer: SocketAddr) {
         let of_peer = self.all.iter().filter(|(_, observer)| observer.to.peer == peer);
         let of_peer: Vec<usize> = of_peer.map(|(at, _)| at).collect();
@@ -166,13 +168,13 @@ impl Observers {
                 self.by_resource.remove(&resource);
             }
         }
-        // The place may be reused before the queue reaches it.
+        // The queue still contains this place, which may be reused before the queue reaches it.
         if observer.queued {
             self.queue.retain(|queued| *queued != at);
         }
     }
 
-    /// The observer with this token, if it observes this path and query.
+    /// Finds the observer with this token, if it observes this path and query.
     pub(crate) fn find(&self, peer: SocketAddr, token: Token) -> Option<usize> {
         self.by_token.get(&(peer, token)).copied()
     }
@@ -181,12 +183,12 @@ impl Observers {
         self.all.get_mut(at)
     }
 
-    /// The observer that was sent a notification with this id.
+    /// The observer to which a notification with this message id was sent.
     pub(crate) fn of_message(&self, key: &Key) -> Option<usize> {
         self.by_mid.get(key).copied()
     }
 
-    /// Queues the observers of resources that changed.
+    /// Queues the observers of the resources that have changed.
     pub(crate) fn poll_changed(&mut self, cx: &mut std::task::Context<'_>) {
         let mut changed = std::mem::take(&mut self.changed);
         while self.feed.poll_changed(cx, &mut changed).is_ready() {
@@ -199,7 +201,7 @@ impl Observers {
         self.changed = changed;
     }
 
-    /// Queues one observer, unless it waits for an acknowledgement.
+    /// Queues one observer, unless it still has to acknowledge a notification.
     pub(crate) fn enqueue(&mut self, at: usize) {
         if let Some(observer) = self.all.get_mut(at)
             && observer.outstanding.is_none()
@@ -218,12 +220,13 @@ impl Observers {
         Some(at)
     }
 
-    /// Whether observers wait for their notification.
+    /// Whether any observer waits for its notification.
     pub(crate) fn has_queued(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Notes a notification, with its message id and whether it is confirmable; `None` over TCP.
+    /// Records a sent notification, with its message id and whether it is confirmable. `message` is
+    /// `None` over TCP.
     pub(crate) fn sent(&mut self, at: usize, message: Option<(u16, bool)>, now_ns: u64) {
         let Some(observer) = self.all.get_mut(at) else { return };
         observer.sent_ns = now_ns;
@@ -233,7 +236,7 @@ impl Observers {
         self.remember(at, mid);
     }
 
-    /// Remembers a message id, and forgets the oldest one of the observer.
+    /// Remembers a message id, and forgets the observer's oldest one.
     fn remember(&mut self, at: usize, mid: u16) {
         let Some(observer) = self.all.get_mut(at) else { return };
         let peer = observer.to.peer;
@@ -245,14 +248,15 @@ impl Observers {
         self.by_mid.insert((peer, mid), at);
     }
 
-    /// Notes an acknowledgement; a state that came meanwhile is sent next.
+    /// Records an acknowledgement. If a newer state was published meanwhile, the observer is queued
+    /// again.
     pub(crate) fn acknowledged(&mut self, at: usize, mid: u16, now_ns: u64) {
         let Some(observer) = self.all.get_mut(at) else { return };
         if observer.outstanding != Some(mid) {
             return;
         }
         observer.outstanding = None;
-        // A question that is still open is answered by this, too.
+        // The acknowledgement also answers a ping that is still open.
         observer.ping = None;
         observer.unconfirmed = 0;
         observer.confirmed_ns = now_ns;
@@ -261,12 +265,12 @@ impl Observers {
         }
     }
 
-    /// When [`Observers::silent`] next has something to do.
+    /// When [`Observers::silent`] is next due.
     pub(crate) fn sweep_ns(&self) -> Option<u64> {
         (!self.all.is_empty()).then_some(self.sweep_ns + SWEEP_NS)
     }
 
-    /// Observers of which nothing was heard for long and that have not been asked yet.
+    /// The observers that have been silent for long and have not been pinged yet.
     pub(crate) fn silent(&mut self, now_ns: u64) -> Vec<usize> {
         if self.sweep_ns().is_none_or(|sweep_ns| sweep_ns > now_ns) {
             return Vec::new();
@@ -281,7 +285,7 @@ impl Observers {
         all.map(|(at, _)| at).take(PINGS_MAX).collect()
     }
 
-    /// Notes that an observer was asked with this message.
+    /// Records that an observer was pinged with this message.
     pub(crate) fn pinged(&mut self, at: usize, mid: u16) {
         if let Some(observer) = self.all.get_mut(at) {
             observer.ping = Some(mid);
@@ -289,12 +293,12 @@ impl Observers {
         self.remember(at, mid);
     }
 
-    /// Whether a message asked the observer if it is there.
+    /// Whether the message with this id was a ping.
     pub(crate) fn is_ping(&self, at: usize, mid: u16) -> bool {
         self.all.get(at).is_some_and(|observer| observer.ping == Some(mid))
     }
 
-    /// Notes that an observer answered that question.
+    /// Records that an observer has answered a ping.
     pub(crate) fn is_there(&mut self, at: usize, now_ns: u64) {
         if let Some(observer) = self.all.get_mut(at) {
             observer.ping = None;
@@ -302,7 +306,7 @@ impl Observers {
         }
     }
 
-    /// Entries that refer to observers, for the fuzzer.
+    /// The number of entries that refer to observers. For the fuzzer.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn marks(&self) -> usize {
         self.all.len() + self.by_token.len() + self.by_mid.len() + self.queue.len()

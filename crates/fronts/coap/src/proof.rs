@@ -1,27 +1,29 @@
-//! Proof that a source address is real (RFC 9175): until then few bytes are sent to it, so that a
-//! forged address cannot make the node flood a third party.
+//! Proof that a source address is real (RFC 9175). Until a source has proved its address, only few
+//! bytes are sent to it, so that a forged address cannot make the node flood a third party.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
 
-/// Bytes that may be sent to an unproven source, whatever it sent (RFC 9175, 2.4).
+/// The number of bytes that may always be sent to an unproven source, whatever the length of its
+/// request (RFC 9175, 2.4).
 pub const UNPROVEN_BYTES: usize = 136;
-/// Beyond that, an answer may be this many times as long as the request.
+/// An answer that is longer than [`UNPROVEN_BYTES`] may have this many times the length of the
+/// request.
 pub const UNPROVEN_FACTOR: usize = 3;
-/// Sources remembered as proven.
+/// The number of proven sources that are remembered.
 const PROVEN_MAX: usize = 16_384;
-/// How long an Echo value is valid, and how long a proof is.
+/// How long an Echo value is valid, and how long a source stays proven.
 const ECHO_NS: u64 = 60_000_000_000;
 const PROVEN_NS: u64 = 600_000_000_000;
 
-/// The sources that are proven.
+/// The sources that have proved their address.
 pub struct Proofs {
     keys: RandomState,
     proven: HashMap<SocketAddr, u64>,
     order: VecDeque<SocketAddr>,
-    /// Whether every source was proven before its first datagram arrived.
+    /// Whether every source is already proven before its first datagram arrives.
     pub(crate) are_all_proven: bool,
 }
 
@@ -37,9 +39,9 @@ impl Default for Proofs {
 }
 
 impl Proofs {
-    /// Bytes that may be sent as an answer to a request of `request_bytes`; `None` means no limit.
-    /// A loopback source cannot be forged from outside, but its IPv4 address can in a datagram of
-    /// IPv6.
+    /// The number of bytes that may be sent as an answer to a request of `request_bytes`. `None`
+    /// means no limit. A loopback source cannot be forged from outside, except for an IPv4 loopback
+    /// address inside an IPv6 datagram.
     pub fn answer_bytes_max(
         &self,
         peer: SocketAddr,
@@ -52,12 +54,13 @@ impl Proofs {
         if proven { None } else { Some(UNPROVEN_BYTES.max(request_bytes * UNPROVEN_FACTOR)) }
     }
 
-    /// A value that only the holder of `peer` can return in time. Nothing is stored for it.
+    /// An Echo value that only the holder of the address `peer` can return in time. The node stores
+    /// nothing for it.
     pub fn echo(&self, peer: SocketAddr, now_ns: u64) -> Vec<u8> {
         self.value(peer, now_ns / ECHO_NS).to_be_bytes().to_vec()
     }
 
-    /// Takes an Echo value; a correct one proves the source.
+    /// Checks an Echo value. A correct value proves the source.
     pub fn prove(&mut self, peer: SocketAddr, echo: &[u8], now_ns: u64) -> bool {
         let window = now_ns / ECHO_NS;
         let right = [window, window.saturating_sub(1)]
@@ -74,7 +77,7 @@ impl Proofs {
         right
     }
 
-    /// A keyed hash; the key is random per start and never leaves the process.
+    /// A keyed hash. The key is random for each start and never leaves the process.
     fn value(&self, peer: SocketAddr, window: u64) -> u64 {
         self.keys.hash_one((peer, window))
     }
@@ -100,7 +103,7 @@ mod tests {
         assert_eq!(proofs.answer_bytes_max(other, 10, ECHO_NS), Some(136));
         assert_eq!(proofs.answer_bytes_max("127.0.0.1:1".parse().unwrap(), 1, 0), None);
         assert_eq!(proofs.answer_bytes_max("[::1]:1".parse().unwrap(), 1, 0), None);
-        // Other machines can send this one over IPv6.
+        // Other machines can send datagrams with this source address over IPv6.
         let mapped = "[::ffff:127.0.0.1]:1".parse().unwrap();
         assert_eq!(proofs.answer_bytes_max(mapped, 1, 0), Some(136));
     }

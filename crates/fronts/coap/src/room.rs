@@ -1,4 +1,4 @@
-//! Room for invocations under way, with a share for each owner.
+//! Limits the running invocations, with a share for each owner.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use mote_spec::FunctionName;
 use super::exchange::Exchange;
 use super::exchanges::Owner;
 
-/// How many invocations each owner has under way. Requests from unproven sources take no more than
-/// half of the places, so that those of proven sources find room. One function and one address take
-/// no more than half each, so that others find room.
+/// Counts each owner's running invocations. Requests from unproven sources may take at most half of
+/// the places, so that requests from proven sources find room. One function and one address may
+/// take at most half each, so that others find room.
 #[derive(Default)]
 pub(crate) struct Running {
     unproven: usize,
@@ -17,14 +17,14 @@ pub(crate) struct Running {
     by_owner: HashMap<Owner, usize>,
 }
 
-/// Entries without invocations that are kept in the maps of [`Running`], so that the requests of a
-/// single client do not add and remove them repeatedly.
+/// The number of entries without invocations that stay in the maps of [`Running`], so that the
+/// requests of a single client do not add and remove entries repeatedly.
 const IDLE_OWNERS_KEPT: usize = 64;
 
 /// Whether an invocation may begin.
 pub(crate) enum Room {
     Free,
-    /// Only requests of proven sources may begin.
+    /// Only requests from proven sources may begin.
     Unproven,
     Full,
 }
@@ -32,7 +32,7 @@ pub(crate) enum Room {
 impl Running {
     pub(crate) fn room(&self, exchange: &Exchange, running: usize, running_max: usize) -> Room {
         let share_max = running_max.div_ceil(2);
-        // Below that, no owner can have more.
+        // With fewer running invocations, no owner can have more than its share.
         if running < share_max {
             return Room::Free;
         }

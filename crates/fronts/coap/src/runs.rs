@@ -1,6 +1,6 @@
-//! Invocations under way, polled by the front's own task: each has a place that is reused, so an
-//! exchange needs no task and no allocation, and all answers that are ready at the same time are
-//! handled in one turn.
+//! Running invocations, polled by the front's own task. Each invocation has a place that is reused,
+//! so an exchange needs neither a task nor an allocation, and all answers that are ready at the
+//! same time are handled in one turn.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,10 +11,11 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
 
-/// Places kept when all are empty; additional places that a burst needed are released.
+/// The number of places that are kept when all are empty. Further places that a burst needed are
+/// freed.
 const KEEP: usize = 256;
 
-/// The future of an invocation ended by a panic.
+/// The future of an invocation panicked.
 #[derive(Debug)]
 pub(crate) struct Panicked;
 
@@ -23,7 +24,7 @@ pub(crate) struct Runs<F> {
     places: Vec<Place<F>>,
     occupied: usize,
     woken: Arc<Woken>,
-    /// Numbers of one turn; kept to reuse its memory.
+    /// The numbers polled in one turn. Kept to reuse its memory.
     turn: Vec<u32>,
 }
 
@@ -33,10 +34,10 @@ struct Place<F> {
     bell: Arc<Bell>,
 }
 
-/// The places to poll, and the task to wake for them.
+/// The places to poll, and the waker of the task that polls them.
 #[derive(Default)]
 struct Woken {
-    // The lock is held for a few instructions: an answer may come from any thread.
+    // Held for only a few instructions, because an answer may come from any thread.
     state: Mutex<WokenState>,
 }
 
@@ -46,8 +47,8 @@ struct WokenState {
     task: Option<Waker>,
 }
 
-/// Wakes one place. A bell that was left over from an earlier future of the place only causes one
-/// poll too many.
+/// Wakes one place. A waker left over from an earlier future of the same place causes one needless
+/// poll, and nothing else.
 struct Bell {
     number: u32,
     rung: AtomicBool,
@@ -78,7 +79,7 @@ impl<F: Future> Runs<F> {
         Self { places: Vec::new(), occupied: 0, woken: Arc::default(), turn: Vec::new() }
     }
 
-    /// Puts a future into an empty place, and polls it once, so that it begins immediately.
+    /// Puts a future into an empty place and polls it once, so that it begins immediately.
     pub(crate) fn begin(&mut self, number: usize, future: F) -> Poll<Result<F::Output, Panicked>> {
         while self.places.len() <= number {
             let number = self.places.len() as u32;
@@ -92,7 +93,7 @@ impl<F: Future> Runs<F> {
         self.poll_place(number)
     }
 
-    /// Polls the futures that were woken, each once, and passes those that ended to `end`.
+    /// Polls each woken future once, and passes the results of those that ended to `end`.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -108,7 +109,7 @@ impl<F: Future> Runs<F> {
         }
         for number in turn.drain(..) {
             let number = number as usize;
-            // Cleared before the poll, so that a wake-up during the poll counts.
+            // The flag is cleared before the poll, so that a wake-up during the poll counts.
             let Some(place) = self.places.get(number) else { continue };
             place.bell.rung.store(false, Ordering::Release);
             if place.future.is_some()
@@ -128,7 +129,7 @@ impl<F: Future> Runs<F> {
         let place = &mut self.places[number];
         let mut cx = Context::from_waker(&place.waker);
         let Some(future) = place.future.as_mut().as_pin_mut() else { return Poll::Pending };
-        // A future is not used after its panic: it is dropped in its place.
+        // After a panic, the future is not polled again. It is dropped in its place.
         let result = match catch_unwind(AssertUnwindSafe(|| future.poll(&mut cx))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(output)) => Ok(output),
@@ -173,7 +174,7 @@ mod tests {
                 sender.send(number as u32 + round).unwrap();
             }
             assert_eq!(count.0.load(Ordering::Relaxed), round + 1, "woken once a turn");
-            // Outside a runtime, no budget cuts the turn short.
+            // Outside a runtime, no cooperative budget cuts the turn short.
             runs.poll(&mut cx, |number, result| ended.push((number, result.unwrap().unwrap())));
             let expected = (0..1_000).map(|number| (number, number as u32 + round));
             assert!(ended.drain(..).eq(expected));

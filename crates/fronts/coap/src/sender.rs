@@ -1,4 +1,4 @@
-//! Who sends a request, as far as somebody asks.
+//! What the front knows about the sender of a request, as far as access rules ask for it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -12,24 +12,24 @@ use super::cutting::Frame;
 use super::exchange::Exchange;
 use super::translate;
 
-/// The names in the certificate of a client (X.509, DER); `None` if no authority of the node has
-/// signed it.
+/// Returns the names in a client's certificate (X.509, DER), or `None` if the certificate is not
+/// signed by an authority that the node trusts.
 pub type CheckCertificate = Arc<dyn Fn(&[u8]) -> Option<Vec<String>> + Send + Sync>;
 
 #[derive(Default)]
 pub(crate) struct Sessions {
-    /// By number, the address of each, and what its client has proved.
+    /// For each session number, the address of the session and what its client has proved.
     pub(crate) all: HashMap<u32, (SocketAddr, Proved)>,
-    /// Without it, no certificate of a client counts.
+    /// Without this check, no client certificate is accepted.
     pub(crate) check: Option<CheckCertificate>,
 }
 
 /// What the clients of a front have proved before they send requests.
 pub(crate) enum Clients {
-    /// Nothing, as over UDP and TCP.
+    /// The clients have proved nothing, as over UDP and TCP.
     Unknown,
-    /// The clients of sessions have proved the identities of their pre-shared keys, or the names in
-    /// their certificates.
+    /// The client of each session has proved the identity of its pre-shared key, or the names in
+    /// its certificate.
     Sessions(Box<Sessions>),
     /// The only client, at the other end of a connection, has proved the names in its certificate.
     Certified(Arc<Vec<String>>),
@@ -43,16 +43,17 @@ pub(crate) enum Proved {
     Names(Arc<Vec<String>>),
 }
 
-/// The sender of a request that its function accepts.
+/// The sender of a request that the function has accepted.
 pub(crate) struct Sender {
     pub(crate) from: IpAddr,
-    /// What is known about the sender; empty for a function that everyone may call.
+    /// What is known about the sender. Empty for a function that everyone may call.
     pub(crate) head: Head,
 }
 
 impl Sender {
-    /// Whether the sender may call the function. Each block of a transfer must prove it. The key
-    /// leaves the query, so that neither the function nor an observed resource sees it.
+    /// Checks whether the sender may call the function. Each block of a transfer is checked. The
+    /// key is removed from the query, so that neither the function nor an observed resource sees
+    /// it.
     pub(crate) fn admit<I: Invoker>(
         exchange: &mut Exchange,
         (frame, proved): (Frame, Proved),
@@ -63,7 +64,7 @@ impl Sender {
         if route.info().access == Access::Public {
             return Ok(Self { from, head: Head::default() });
         }
-        // Without a key, it needs no memory.
+        // An empty head needs no memory.
         let mut head = Head::default();
         if let Some(key) = translate::take_key(&mut exchange.to.query) {
             head.replace_header(b"x-api-key", &key);
@@ -77,9 +78,8 @@ impl Sender {
         Ok(Self { from, head })
     }
 
-    /// The address of the sender, for the question who it is. A datagram of IPv6 from another
-    /// machine may name the IPv4 address of loopback as its source, so that does not count as this
-    /// machine.
+    /// The sender's address, for access decisions. An IPv6 datagram from another machine may have
+    /// the IPv4 loopback address as its source, so that address does not count as this machine.
     pub(crate) fn address(exchange: &Exchange, frame: Frame) -> IpAddr {
         let ip = exchange.to.peer.ip();
         if let Frame::Session = frame {
@@ -92,14 +92,14 @@ impl Sender {
         ip
     }
 
-    /// Whether the sender must prove its address first: a forged one must not use up what another
-    /// caller may call.
+    /// Whether the sender must first prove its address. Otherwise a forged address could use up the
+    /// rate of another caller.
     pub(crate) fn must_prove(&self, exchange: &Exchange, route: &impl Routed) -> bool {
         let is_proven = exchange.to.limit.is_none() || self.head.caller().is_some();
         route.info().rates.is_by_caller() && !is_proven
     }
 
-    /// Notes in the head of the invocation what is known.
+    /// Copies what is known about the sender into the head of the invocation.
     pub(crate) fn mark(&mut self, head: &mut Head) {
         head.keep_place(self.head.take_place());
         if self.head.is_admitted() {

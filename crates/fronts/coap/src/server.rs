@@ -1,5 +1,6 @@
-//! The CoAP front's handling of datagrams, answers and the passing of time. It has no socket:
-//! datagrams to send and invocations to run gather in it, and `exchange_io` takes them.
+//! The logic of the CoAP front: it handles datagrams, answers and the passing of time. It has no
+//! socket. Datagrams to send and invocations to run are collected in it, and `exchange_io` takes
+//! them.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -27,26 +28,27 @@ use super::stream::{self, StreamMessage};
 use super::{links, translate};
 use crate::ids::invocation_id;
 
-/// Bounds of the front.
+/// Limits of the front.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Bytes of remembered exchanges (deduplication).
+    /// The most bytes of remembered exchanges (deduplication).
     pub exchanges_bytes_max: usize,
-    /// Bytes of request bodies arriving in blocks.
+    /// The most bytes of request bodies that arrive in blocks.
     pub uploads_bytes_max: usize,
-    /// Bytes of answers leaving in blocks.
+    /// The most bytes of answers that are sent in blocks.
     pub answers_bytes_max: usize,
-    /// Invocations under way at once; more are refused with 5.03.
+    /// The most invocations that may run at once. Further requests are refused with 5.03.
     pub running_max: usize,
-    /// Nanoseconds after which a confirmable request without an answer gets a separate
+    /// After this many nanoseconds without an answer, a confirmable request gets a separate
     /// acknowledgement.
     pub ack_delay_ns: u64,
-    /// Longest answer of a function.
+    /// The longest answer of a function, in bytes.
     pub answer_bytes_max: u64,
-    /// Whether a success is 2.05 (Content) whatever the method, as clients of tinyFaaS expect it.
-    /// Otherwise the success of a POST is 2.04 (Changed; RFC 7252, 5.8.2).
+    /// Whether every success is 2.05 (Content) whatever the method, because clients of tinyFaaS
+    /// expect that. Otherwise the success of a POST is 2.04 (Changed; RFC 7252, 5.8.2).
     pub always_content: bool,
-    /// Where functions publish the states of their resources; `None` if clients cannot observe them.
+    /// Where functions publish the states of their resources. `None` if clients cannot observe
+    /// resources.
     pub notices: Option<Notices>,
 }
 
@@ -57,8 +59,8 @@ impl Default for Config {
             uploads_bytes_max: 16 << 20,
             answers_bytes_max: 16 << 20,
             running_max: 8_192,
-            // A quarter of ACK_TIMEOUT (2 s): early enough for a slow link, late enough that most
-            // answers are sent with the acknowledgement.
+            // A quarter of ACK_TIMEOUT (2 s). This is early enough for a slow link, and late enough
+            // that most answers can be sent together with the acknowledgement.
             ack_delay_ns: 500_000_000,
             answer_bytes_max: 8 << 20,
             always_content: false,
@@ -67,33 +69,35 @@ impl Default for Config {
     }
 }
 
-/// How long a transfer in blocks may pause.
+/// How long a block-wise transfer may pause.
 const BLOCK_KEEP_NS: u64 = 120_000_000_000;
-/// Retransmission of our confirmable answers (RFC 7252, 4.8): first pause, and how often.
+/// The front's retransmission of its confirmable messages (RFC 7252, 4.8): the first pause, and the
+/// number of repetitions.
 const ACK_TIMEOUT_NS: u64 = 2_500_000_000;
 const RETRANSMIT_MAX: u32 = 4;
-/// Longest diagnostic payload: text for people that fits into one datagram of any link.
+/// The longest diagnostic payload. It is text for people and must fit into one datagram on any
+/// link.
 const DIAGNOSTIC_BYTES_MAX: usize = 512;
-/// Longest Location-Path and Location-Query together: with a full block and all other options it
-/// fits into the largest datagram.
+/// The longest Location-Path and Location-Query together. With this limit, a location fits into the
+/// largest datagram together with a full block and all other options.
 const LOCATION_BYTES_MAX: usize = 160;
-/// Attempts before the first one, and the pause after it.
+/// The number of attempts before the first one, and the pause after the first one.
 pub(crate) const FIRST_ATTEMPT: (u32, u64) = (0, ACK_TIMEOUT_NS);
-/// Our confirmable answers under way at once.
+/// The most confirmable messages of the front that may wait for an acknowledgement at once.
 const OUTSTANDING_MAX: usize = 8_192;
 
-/// An invocation to run; [`Server::finish`] takes its result. Ids are small and are reused after
-/// that.
+/// An invocation to run. [`Server::finish`] takes its result. Ids are small, and an id is reused
+/// after its result was taken.
 pub(crate) struct Work<R> {
     pub(crate) id: usize,
     pub(crate) route: R,
     pub(crate) invocation: Invocation,
 }
 
-/// A function's answer with its whole body, or the reason why there is none.
+/// A function's answer (status, header block and whole body), or the reason why there is none.
 pub(crate) type Finished = Result<(u16, Bytes, Bytes), Fault>;
 
-/// An answer of the front that waits for its acknowledgement.
+/// A message of the front that waits for its acknowledgement.
 struct Outstanding {
     datagram: Bytes,
     attempts: u32,
@@ -110,7 +114,7 @@ fn is_safe(code: (u8, u8)) -> bool {
     translate::method(code).is_none_or(|method| matches!(method, b"GET" | b"FETCH"))
 }
 
-/// Counters for people, without labels.
+/// Counters for operators, without labels.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counters {
     pub(crate) requests: u64,
@@ -129,25 +133,26 @@ pub(crate) struct Server<I: Invoker> {
     pub(crate) proofs: Proofs,
     /// What is known about the clients.
     pub(crate) clients: Clients,
-    /// Whether a sender has shown a valid key since somebody last looked.
+    /// Whether a sender has shown a valid key since this flag was last taken.
     pub(crate) has_proof: bool,
     hasher: RandomState,
     running: Slab<Exchange>,
     shares: Running,
     next_serial: u64,
-    /// The time, and the exchange: id and serial number.
+    /// For each acknowledgement that may become due: the time, and the exchange's id and serial
+    /// number.
     ack_due: VecDeque<(u64, usize, u64)>,
     outstanding: HashMap<Key, Outstanding>,
     retransmit_due: BTreeSet<(u64, SocketAddr, u16)>,
     next_mid: u16,
     counters: Counters,
-    /// What one message to the peers may hold.
+    /// The kind of message that the peers exchange with the front, which limits its length.
     pub(crate) frame: Frame,
-    /// Made with the first observer.
+    /// Created with the first observer.
     pub(crate) observers: Option<Box<Observers>>,
-    /// Messages to send.
+    /// The messages to send.
     pub(crate) out: Outbox,
-    /// Invocations to run.
+    /// The invocations to run.
     pub(crate) work: Vec<Work<I::Route>>,
 }
 
@@ -168,7 +173,8 @@ impl<I: Invoker> Server<I> {
             ack_due: VecDeque::new(),
             outstanding: HashMap::new(),
             retransmit_due: BTreeSet::new(),
-            // A random start, so that a restarted node does not repeat the ids of the previous run.
+            // The start is random, so that a restarted node does not reuse the ids of its previous
+            // run.
             next_mid: hasher.hash_one(0) as u16,
             hasher,
             config,
@@ -203,7 +209,7 @@ impl<I: Invoker> Server<I> {
         match (header.kind, header.code) {
             (MessageType::Ack, _) => self.settled(peer, header.mid, true, now_ns),
             (MessageType::Rst, _) => self.settled(peer, header.mid, false, now_ns),
-            // A ping (RFC 7252, 4.3), or an answer that was not requested.
+            // This is a ping (RFC 7252, 4.3), or an answer that the front has not requested.
             (MessageType::Con, (0, 0)) | (MessageType::Con, (2..=5, _)) => {
                 self.empty(MessageType::Rst, header.mid, peer);
             }
@@ -212,7 +218,7 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// Takes a datagram that was longer than the maximum: only its header counts (RFC 7252, 4.6).
+    /// Handles a datagram that exceeds the largest length. Only its header is used (RFC 7252, 4.6).
     pub(crate) fn datagram_too_long(&mut self, peer: SocketAddr, bytes: &[u8], now_ns: u64) {
         self.counters.unusable += 1;
         let Ok(header) = message::header(bytes) else { return };
@@ -230,7 +236,7 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// The peer acknowledged or rejected our message, so it is not sent again.
+    /// Handles the peer's acknowledgement or rejection of a message. The message is not sent again.
     fn settled(&mut self, peer: SocketAddr, mid: u16, acknowledged: bool, now_ns: u64) {
         if let Some(outstanding) = self.outstanding.remove(&(peer, mid)) {
             self.retransmit_due.remove(&(outstanding.due_ns, peer, mid));
@@ -251,7 +257,8 @@ impl<I: Invoker> Server<I> {
                         self.empty(MessageType::Ack, header.mid, peer);
                     }
                     Seen::Answered(answer) if header.kind == MessageType::Con => {
-                        // The source may have been proven when the answer was made, and not be now.
+                        // The source may have been proven when the answer was made, but the proof
+                        // may have expired.
                         let limit = self.proofs.answer_bytes_max(peer, datagram.len(), now_ns);
                         if limit.is_none_or(|limit| answer.len() <= limit) {
                             self.out.push(peer, answer);
@@ -279,8 +286,9 @@ impl<I: Invoker> Server<I> {
             self.proofs.prove(peer, echo, now_ns);
         }
         let limit = self.proofs.answer_bytes_max(peer, datagram.len(), now_ns);
-        // Forged requests may have used up the memory for unproven sources. Then requests that may
-        // not run twice run only for sources whose repetitions are known.
+        // Forged requests may have used up the memory for unproven sources. In that case, a request
+        // that must not run twice runs only if its source is proven, because only then the node
+        // recognises repetitions.
         if limit.is_some() && !is_safe(header.code) && self.exchanges.is_crowded(now_ns) {
             let challenge = self.challenge(peer, now_ns);
             let kind =
@@ -296,7 +304,8 @@ impl<I: Invoker> Server<I> {
         self.proceed(noted, (kind, mid), to, request, now_ns);
     }
 
-    /// Takes a request that arrived as a message of a connection. `Err` means that it is malformed.
+    /// Takes a request that arrived as a message of a connection. Fails if the message is
+    /// malformed.
     pub(crate) fn stream_request(
         &mut self,
         peer: SocketAddr,
@@ -347,10 +356,11 @@ impl<I: Invoker> Server<I> {
         match response {
             Some(response) => self.answer(exchange, response, now_ns),
             None => {
-                // `serve` pushed the work under this id.
+                // `serve` has pushed the work under this id.
                 let id = self.running.vacant_key();
-                // An unproven source gets one datagram for each of its own: the answer is sent with
-                // the acknowledgement, however late, and repetitions of the request wait for it.
+                // An unproven source gets at most one datagram for each datagram that it sends. The
+                // answer is therefore sent with the acknowledgement, however late, and repetitions
+                // of the request wait for it.
                 if exchange.kind == MessageType::Con && exchange.to.limit.is_none() {
                     let due = now_ns + self.config.ack_delay_ns;
                     self.ack_due.push_back((due, id, exchange.serial));
@@ -391,7 +401,7 @@ impl<I: Invoker> Server<I> {
         let name = exchange.to.path.split(|byte| *byte == b'/').nth(1).unwrap_or_default();
         let below_at = (1 + name.len()).min(exchange.to.path.len());
         let in_blocks = request.block1.is_some() || request.block2.is_some();
-        // All blocks of a transfer must go to one revision.
+        // All blocks of a transfer must go to the same revision.
         let key = || {
             let key =
                 || self.hasher.hash_one((exchange.to.peer, &exchange.to.path, &exchange.to.query));
@@ -410,7 +420,8 @@ impl<I: Invoker> Server<I> {
             Err(fault) => return Some(self.fault(exchange, &fault)),
         };
         self.has_proof |= sender.head.caller().is_some();
-        // Only those who may call the function learn what it accepts.
+        // Checked after admission, because only callers who may call the function may learn which
+        // methods it accepts.
         let methods = route.info().methods;
         if !methods.is_empty() && !methods.iter().any(|allowed| allowed.as_bytes() == method) {
             return Some(Response::diagnostic((4, 5), format!("{} only", methods.join(", "))));
@@ -444,7 +455,7 @@ impl<I: Invoker> Server<I> {
         if sender.must_prove(exchange, &route) {
             return Some(self.challenge(exchange.to.peer, now_ns));
         }
-        // Not each block of a transfer counts, but each invocation.
+        // An invocation counts once against the rates, however many blocks its transfer has.
         if let Err(fault) = self.invoker.count(&route, &mut sender.head, Some(sender.from)) {
             return Some(self.fault(exchange, &fault));
         }
@@ -476,7 +487,7 @@ impl<I: Invoker> Server<I> {
         None
     }
 
-    /// The request's body, or the answer to one of its blocks.
+    /// Returns the request's body once it is complete, or the answer to one of its blocks.
     fn body(
         &mut self,
         exchange: &mut Exchange,
@@ -506,8 +517,8 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// Asks a source to prove that it is real (RFC 9175, 2.3): it repeats its request with the
-    /// value.
+    /// Asks a source to prove that its address is real (RFC 9175, 2.3). The source repeats its
+    /// request with this Echo value.
     pub(crate) fn challenge(&self, peer: SocketAddr, now_ns: u64) -> Response {
         Response { code: (4, 1), echo: Some(self.proofs.echo(peer, now_ns)), ..Response::default() }
     }
@@ -561,12 +572,12 @@ impl<I: Invoker> Server<I> {
         self.answer(exchange, response, now_ns);
     }
 
-    /// Cuts an answer to the allowed length and sends it.
+    /// Cuts an answer to the allowed length, and sends it.
     fn answer(&mut self, exchange: Exchange, mut response: Response, now_ns: u64) {
         let Exchange { noted, kind, mid, acked, to, block1, .. } = exchange;
         if let Some(block1) = block1 {
-            // The last block's answer repeats its number; `more` shows whether the transfer
-            // continues.
+            // The answer to a block repeats the number of the block. `more` shows whether the
+            // transfer continues.
             response.block1 = Some(Block { more: response.code == (2, 31), ..block1 });
         }
         let response = match self.cut(&to, response, now_ns) {
@@ -592,7 +603,7 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// Sends a message that needs no acknowledgement; returns its id.
+    /// Sends a message that needs no acknowledgement. Returns its id.
     pub(crate) fn unconfirmed(&mut self, to: &Recipient, response: &Response) -> u16 {
         let mid = self.fresh_mid();
         let frame = self.frame;
@@ -604,7 +615,7 @@ impl<I: Invoker> Server<I> {
         mid
     }
 
-    /// Sends a confirmable message, which is repeated until the peer has acknowledged it; returns
+    /// Sends a confirmable message, which is repeated until the peer has acknowledged it. Returns
     /// its id.
     pub(crate) fn confirmable(
         &mut self,
@@ -618,8 +629,8 @@ impl<I: Invoker> Server<I> {
         let token = to.token.as_bytes();
         let datagram =
             self.out.write(peer, |out| response.encode(out, MessageType::Con, mid, token));
-        // Repeating an answer to an unproven source would send it many times the bytes that it
-        // sent.
+        // For an unproven source, the message is not repeated, because the repetitions would be
+        // many times the bytes that the source has sent.
         if to.limit.is_none() && self.outstanding.len() < OUTSTANDING_MAX {
             let due_ns = now_ns + pause_ns;
             self.retransmit_due.insert((due_ns, peer, mid));
@@ -630,7 +641,7 @@ impl<I: Invoker> Server<I> {
         mid
     }
 
-    /// Sends an empty confirmable message, which the peer answers with a reset; returns its id.
+    /// Sends an empty confirmable message, which the peer answers with a reset. Returns its id.
     pub(crate) fn ping(&mut self, peer: SocketAddr, now_ns: u64) -> u16 {
         let mid = self.fresh_mid();
         let (attempts, pause_ns) = FIRST_ATTEMPT;
@@ -642,13 +653,14 @@ impl<I: Invoker> Server<I> {
         mid
     }
 
-    /// Whether a message waits for its acknowledgement.
+    /// Whether a message still waits for its acknowledgement.
     pub(crate) fn is_outstanding(&self, key: &Key) -> bool {
         self.outstanding.contains_key(key)
     }
 
-    /// The requested block of the answer. Keeps a longer answer for the other blocks. `Err` holds
-    /// the shortest answer, for a source to which the full one may not be sent.
+    /// Returns the requested block of the answer, and keeps a longer answer for the other blocks.
+    /// `Err` holds the shortest possible answer, for a source to which the full answer may not be
+    /// sent.
     pub(crate) fn cut(
         &mut self,
         to: &Recipient,
@@ -679,13 +691,13 @@ impl<I: Invoker> Server<I> {
                 if more && response.code.0 == 2 {
                     let bytes = response.payload.len() + OVERHEAD_BYTES;
                     if response.etag.is_none() {
-                        // Lets a client recognise that all blocks belong to one answer (RFC 7959,
-                        // 2.4).
+                        // The ETag lets a client recognise that all blocks belong to the same
+                        // answer (RFC 7959, 2.4).
                         let hash = self.hasher.hash_one(&response.payload);
                         response.etag = Some(hash.to_be_bytes()[..4].to_vec());
                     }
                     let piece = frame.block_of(&response, wanted, exponent);
-                    // Only the first block of a notification is one; the others are fetched.
+                    // Only the first block is a notification. The client fetches the other blocks.
                     response.observe = None;
                     self.answers.put(to.transfer(to.discriminator), response, bytes, now_ns);
                     if frame.fits(&piece, limit, token) {
@@ -695,8 +707,8 @@ impl<I: Invoker> Server<I> {
                 }
                 return Ok(piece);
             }
-            // A safe request is answered in full once its source is proven. Others, which must not
-            // run twice, are answered in blocks within the limit.
+            // A safe request gets its full answer once its source is proven. Other requests must
+            // not run twice, so they are answered in blocks within the limit.
             if exponent == 0 || needs_proof || response.code.0 > 2 {
                 let mut short = Response { code: response.code, ..Response::default() };
                 short.block1 = response.block1;
@@ -716,7 +728,7 @@ impl<I: Invoker> Server<I> {
         self.next_mid
     }
 
-    /// When [`Server::time_passed`] next has something to do.
+    /// When [`Server::time_passed`] is next due.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let ack = self.ack_due.front().map(|(due, ..)| *due);
         let retransmit = self.retransmit_due.first().map(|(due, ..)| *due);
@@ -724,13 +736,13 @@ impl<I: Invoker> Server<I> {
         [ack, retransmit, sweep].into_iter().flatten().min()
     }
 
-    /// Acknowledges requests that take long, and repeats answers that were not acknowledged.
+    /// Acknowledges requests that take long, and repeats messages that were not acknowledged.
     pub(crate) fn time_passed(&mut self, now_ns: u64) {
         while let Some((due, id, serial)) = self.ack_due.front().copied() {
             let running = self.running.get_mut(id);
             match running.filter(|exchange| exchange.serial == serial) {
-                // It has been answered meanwhile. Nothing is due for it, so that the task is not
-                // woken for it.
+                // The exchange has been answered meanwhile. Its entry is dropped, so that the task
+                // is not woken for it.
                 None => {}
                 Some(_) if due > now_ns => break,
                 Some(exchange) => {
@@ -738,7 +750,7 @@ impl<I: Invoker> Server<I> {
                     let noted = exchange.noted;
                     let peer = exchange.to.peer;
                     let mid = exchange.mid;
-                    // Only requests from a proven source are acknowledged separately.
+                    // Only requests from proven sources are acknowledged separately.
                     if let Some(noted) = noted {
                         self.exchanges.acked(noted, (peer, mid), Owner::proven(peer), now_ns);
                     }
@@ -778,7 +790,7 @@ impl<I: Invoker> Server<I> {
         self.answers.shrink(now_ns);
     }
 
-    /// Bytes of everything that is remembered, and the number of marks that order it.
+    /// The bytes of everything that is remembered, and the number of marks that order it.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn held(&self) -> (usize, usize) {
         let bytes = self.exchanges.bytes() + self.uploads.bytes() + self.answers.bytes();
@@ -787,12 +799,12 @@ impl<I: Invoker> Server<I> {
         (bytes, marks + self.ack_due.len() + self.retransmit_due.len() + observers)
     }
 
-    /// Bytes of bodies and answers in blocks.
+    /// The bytes of bodies and answers in blocks.
     pub(crate) fn held_bytes(&self) -> usize {
         self.uploads.bytes() + self.answers.bytes()
     }
 
-    /// Exchanges that are being served.
+    /// The number of exchanges that are being served.
     pub(crate) fn running(&self) -> usize {
         self.running.len()
     }

@@ -1,10 +1,10 @@
-//! The front over sessions (RFC 7252, 9): another program ends them and passes on their datagrams, with
-//! what each client has proved: the identity of a pre-shared key, or a certificate, which the node
-//! checks.
+//! The front over DTLS sessions (RFC 7252, 9). Another program terminates the sessions and passes
+//! on their datagrams. It also tells what each client has proved: the identity of a pre-shared key,
+//! or a certificate, which the node then checks.
 //!
-//! A session is a peer of the front, under an address that contains the number of the session
-//! ([`crate::dtls_frames::address_of`]). So everything that the front keeps for a peer, such as the
-//! answers to repeated messages, is for one session, as RFC 7252, 9.1 requires.
+//! To the front, each session is a peer whose address contains the session's number
+//! ([`crate::dtls_frames::address_of`]). Everything that the front keeps for a peer, such as the
+//! answers to repeated messages, therefore belongs to one session only, as RFC 7252, 9.1 requires.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
@@ -29,9 +29,10 @@ use super::exchange_io::{Datagrams, serve_datagrams};
 use super::sender::{CheckCertificate, Clients, Proved, Sender, Sessions};
 use super::server::{Config, Server};
 
-/// Serves the sessions of another program until `stop` becomes true. `socket` does not block; it keeps
-/// the boundaries of messages and tells when the other side is gone (`SOCK_SEQPACKET`), which is an
-/// error. `check` says which certificates of clients count; without it, none does.
+/// Serves the sessions of another program until `stop` becomes true. `socket` must be non-blocking
+/// and of the type `SOCK_SEQPACKET`, which preserves message boundaries and reports when the other
+/// side has closed; that is an error. `check` decides which client certificates are accepted.
+/// Without it, none is.
 pub async fn serve_sessions<I: Invoker>(
     socket: OwnedFd,
     invoker: I,
@@ -43,18 +44,18 @@ pub async fn serve_sessions<I: Invoker>(
     server.frame = Frame::Session;
     server.proofs.are_all_proven = true;
     server.clients = Clients::Sessions(Box::new(Sessions { check, ..Sessions::default() }));
-    // The runtime has no type for such sockets, and does nothing with the one for datagrams that they
-    // do not do.
+    // The runtime has no type for such sockets. The type for datagram sockets works, because it
+    // uses no operation that these sockets lack.
     let socket = UnixDatagram::from_std(socket.into())?;
     let link = Link { socket, buffer: vec![0; MESSAGE_BYTES_MAX], message: Vec::new() };
     serve_datagrams(link, server, invoker, stop).await
 }
 
-/// The socket to the other program.
+/// The socket to the program that terminates the sessions.
 struct Link {
     socket: UnixDatagram,
     buffer: Vec<u8>,
-    /// The message that is being sent; kept to reuse its memory.
+    /// The message that is being sent. Kept to reuse its memory.
     message: Vec<u8>,
 }
 
@@ -84,7 +85,7 @@ impl Datagrams for Link {
                         say(socket, &verdict);
                     }
                 }
-                // The readiness is used up; another attempt registers the task.
+                // The readiness is used up. The next attempt registers the task again.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => return Err(error),
@@ -122,8 +123,8 @@ impl Datagrams for Link {
     }
 }
 
-/// Sends the other program a verdict about a session. If there is no room for it, the program ends the
-/// session after some seconds, and its client begins another one.
+/// Sends the other program a verdict about a session. If the socket has no room for it, the program
+/// ends the session after some seconds, and the client begins a new one.
 fn say(socket: &UnixDatagram, verdict: &Message<'_>) {
     let mut message = Vec::new();
     verdict.encode(&mut message);
@@ -148,8 +149,8 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// Takes a message of the program that ends the sessions. Returns what the program must know about
-    /// the session.
+    /// Takes a message from the program that terminates the sessions. Returns the verdict about the
+    /// session, if the program needs one.
     pub(crate) fn message(
         &mut self,
         message: Message<'_>,
@@ -158,8 +159,8 @@ impl<I: Invoker> Server<I> {
         let Clients::Sessions(sessions) = &mut self.clients else { return None };
         let Sessions { all: sessions, check } = &mut **sessions;
         match message {
-            // The program keeps to these limits. If somebody has taken it over, it must not be able to
-            // fill the memory of the node.
+            // The program keeps to these limits. They are checked here because an attacker who has
+            // taken over the program must not be able to fill the node's memory.
             Message::Opened { identity, .. }
                 if sessions.len() >= SESSIONS_OF_NODE_MAX
                     || identity.len() > IDENTITY_BYTES_MAX => {}
@@ -197,7 +198,7 @@ impl<I: Invoker> Server<I> {
                     peer => self.datagram(peer, bytes, now_ns),
                 }
             }
-            // Only the node sends them.
+            // Only the node sends these messages.
             Message::Keys { .. } | Message::Certificate { .. } | Message::Accepted { .. } => {}
         }
         None

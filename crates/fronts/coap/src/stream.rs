@@ -1,7 +1,7 @@
 //! Messages and signals of CoAP over TCP (RFC 8323, 3 and 5). Pure.
 //!
-//! A message over TCP has a length, and neither a type nor an id, because TCP loses and repeats
-//! nothing. Its options and its payload are those of a datagram, so `message.rs` reads them.
+//! A message over TCP has a length but neither a type nor an id, because TCP loses and repeats
+//! nothing. Options and payload have the same form as in a datagram, so `message.rs` reads them.
 
 use coap_message_implementations::option_iteration::{OptItem, OptPayloadReader};
 
@@ -9,7 +9,8 @@ use super::message::{Code, Response, code_byte};
 
 /// The largest message that the node reads, with its header.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// The largest message that every peer reads, until it has announced another size (RFC 8323, 5.3.1).
+/// The largest message that every peer must read before it has announced another size (RFC 8323,
+/// 5.3.1).
 pub const BASE_MESSAGE_BYTES: usize = 1_152;
 
 const CSM: u8 = 7 << 5 | 1;
@@ -31,24 +32,26 @@ pub struct StreamMessage<'a> {
 /// Why a connection cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
-    /// A token length of 9 to 15.
+    /// A token length is between 9 and 15.
     TokenLength,
-    /// Longer than [`MESSAGE_BYTES_MAX`].
+    /// A message is longer than [`MESSAGE_BYTES_MAX`].
     TooLong,
-    /// Options of a signal that are malformed, or its number of a critical one that is unknown.
+    /// The options of a signal are malformed, or it has an unknown critical option with this
+    /// number.
     Signal(Option<u16>),
-    /// The first message does not say what the peer can do.
+    /// The first message is not the CSM, which says what the peer can do.
     NoCapabilities,
-    /// A code of a class that is reserved.
+    /// The class of a code is reserved.
     Class,
-    /// A request whose options cannot be read.
+    /// The options of a request cannot be read.
     Request,
-    /// The connections of the peer's address, or all of them, hold as much as they may.
+    /// The connections of the peer's address, or all connections together, hold as much memory as
+    /// they may.
     Full,
 }
 
 impl Broken {
-    /// The text for the peer.
+    /// The text that is sent to the peer.
     pub fn text(self) -> &'static str {
         match self {
             Broken::TokenLength => "token length",
@@ -61,7 +64,7 @@ impl Broken {
         }
     }
 
-    /// The option that the peer must not send.
+    /// The number of the option that the peer must not send, if there is one.
     pub fn option(self) -> Option<u16> {
         match self {
             Broken::Signal(option) => option,
@@ -70,7 +73,8 @@ impl Broken {
     }
 }
 
-/// The first message of `bytes` and its length; `None` if it has not completely arrived.
+/// Reads the first message of `bytes`. Returns the message and its length, or `None` if it has not
+/// arrived completely.
 pub fn parse(bytes: &[u8]) -> Result<Option<(StreamMessage<'_>, usize)>, Broken> {
     let [first, rest @ ..] = bytes else { return Ok(None) };
     let token_length = usize::from(first & 15);
@@ -86,7 +90,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(StreamMessage<'_>, usize)>, Broken>
     let Some((length, rest)) = rest.split_at_checked(extension) else { return Ok(None) };
     let extended = length.iter().fold(0, |n, byte| n << 8 | usize::from(*byte));
     let header = 1 + extension + 1 + token_length;
-    // The largest length exceeds what 32 bits hold.
+    // The sum may exceed 32 bits.
     let tail_length = extended.saturating_add(base);
     if tail_length.saturating_add(header) > MESSAGE_BYTES_MAX {
         return Err(Broken::TooLong);
@@ -98,7 +102,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(StreamMessage<'_>, usize)>, Broken>
     Ok(Some((message, header + tail_length)))
 }
 
-/// Appends everything of a message but its options and payload, which have `tail_length` bytes.
+/// Appends everything of a message except its options and payload, which have `tail_length` bytes.
 pub fn put_header(out: &mut Vec<u8>, code: u8, token: &[u8], tail_length: usize) {
     let (nibble, extension, count) = match tail_length {
         0..13 => (tail_length, 0, 0),
@@ -112,7 +116,7 @@ pub fn put_header(out: &mut Vec<u8>, code: u8, token: &[u8], tail_length: usize)
     out.extend_from_slice(token);
 }
 
-/// Appends a response as a message.
+/// Appends a response as a message of a connection.
 pub(crate) fn encode(response: &Response, out: &mut Vec<u8>, token: &[u8]) {
     let start = out.len();
     response.put_tail(out);
@@ -122,29 +126,29 @@ pub(crate) fn encode(response: &Response, out: &mut Vec<u8>, token: &[u8]) {
     out.splice(start..start, header);
 }
 
-/// A message about the connection (RFC 8323, 5).
+/// A signal: a message that concerns the connection (RFC 8323, 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// What the peer can do.
     Capabilities {
-        /// The largest message that it reads, if it says so.
+        /// The largest message that the peer reads, if the peer says so.
         message_bytes_max: Option<u32>,
-        /// Whether it supports block-wise transfers, with several blocks in one message.
+        /// Whether the peer supports block-wise transfers with several blocks in one message.
         blocks: bool,
     },
     /// The peer asks whether the node is there.
     Ping,
     /// The answer to a ping.
     Pong,
-    /// The peer sends no further requests.
+    /// The peer will send no further requests.
     Release,
-    /// The peer gives up the connection.
+    /// The peer aborts the connection.
     Abort,
-    /// A signal that the node does not know, and ignores.
+    /// A signal that the node does not know and therefore ignores.
     Unknown,
 }
 
-/// Reads a message of class 7.
+/// Reads a message of code class 7.
 pub fn signal(message: &StreamMessage<'_>) -> Result<Signal, Broken> {
     let mut message_bytes_max = None;
     let mut blocks = false;
@@ -181,7 +185,8 @@ pub fn signal(message: &StreamMessage<'_>) -> Result<Signal, Broken> {
     })
 }
 
-/// Appends what the node can do: the largest message that it reads, and block-wise transfers.
+/// Appends the CSM, which says what the node can do: the largest message that it reads, and
+/// block-wise transfers.
 pub fn put_capabilities(out: &mut Vec<u8>) {
     let size = (MESSAGE_BYTES_MAX as u32).to_be_bytes();
     put_header(out, CSM, b"", 1 + 3 + 1);
@@ -197,12 +202,12 @@ pub fn put_pong(out: &mut Vec<u8>, token: &[u8]) {
     put_header(out, PONG, token, 0);
 }
 
-/// Appends the notice that the node will close the connection.
+/// Appends the notice that the node is going to close the connection.
 pub fn put_release(out: &mut Vec<u8>) {
     put_header(out, RELEASE, b"", 0);
 }
 
-/// Appends the reason for which the node gives up the connection.
+/// Appends an abort with the reason why the node ends the connection.
 pub fn put_abort(out: &mut Vec<u8>, bad_option: Option<u16>, text: &str) {
     let option = bad_option.map(u16::to_be_bytes);
     put_header(out, ABORT, b"", option.map_or(0, |_| 3) + 1 + text.len());
@@ -223,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_example_of_the_specification() {
-        // RFC 8323, appendix A.
+        // The examples are from RFC 8323, appendix A.
         let bytes = [0x01, 0x43, 0x7f];
         assert_eq!(parse(&bytes), Ok(Some((message((2, 3), b"\x7f", b""), 3))));
     }

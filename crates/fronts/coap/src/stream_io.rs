@@ -1,8 +1,9 @@
-//! CoAP over TCP and TLS (RFC 8323): connections, each with a task and a [`Server`] of its own.
+//! CoAP over TCP and TLS (RFC 8323). Each connection has its own task and its own [`Server`].
 //!
-//! The server is that of the datagrams, which reads the same requests and writes the same answers;
-//! this file adds what a connection has: messages with a length, signals, and a peer that may stop
-//! reading. A connection is not read while it has many requests or answers under way.
+//! The server is the one for datagrams, because requests and answers are the same. This file adds
+//! what is special to connections: messages with a length, signals, and peers that may stop
+//! reading. Nothing is read from a connection while many of its requests or answers are in
+//! progress.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -30,25 +31,27 @@ use super::server::{Config, Server};
 use super::stream::{self, BASE_MESSAGE_BYTES, Broken, Signal};
 use super::stream_tls::{self, Socket, StreamTls};
 
-/// Bounds of the connections.
+/// Limits of the connections.
 #[derive(Debug, Clone)]
 pub struct StreamConfig {
-    /// Open connections. A further one takes the place of one that is idle, of the address with the most
-    /// of these.
+    /// The most open connections. A further connection takes the place of an idle one, from the
+    /// address with the most idle connections.
     pub connections_max: usize,
-    /// Open connections of one address. A further one takes the place of another of this address.
+    /// The most open connections of one address. A further one takes the place of another one from
+    /// this address.
     pub connections_per_address_max: usize,
-    /// Bytes that all connections hold: messages, bodies in blocks, answers. One address has half.
+    /// The most bytes that all connections together hold in messages, bodies in blocks and answers.
+    /// One address may use half of them.
     pub bytes_max: usize,
-    /// Nanoseconds until the first message, which says what the peer can do, has arrived; and before
-    /// it, nanoseconds of a handshake.
+    /// The time limit in nanoseconds for the first message, which says what the peer can do. A TLS
+    /// handshake before it has the same limit.
     pub first_ns: u64,
-    /// Nanoseconds in which a message that has begun to arrive is complete, and in which the peer
-    /// reads something that was sent to it.
+    /// The time limit in nanoseconds for completing a message that has begun to arrive, and for the
+    /// peer to read something of what was sent to it.
     pub progress_ns: u64,
-    /// Nanoseconds without a message after which the node asks whether the peer is there.
+    /// After this many nanoseconds without a message, the node pings the peer.
     pub silence_ns: u64,
-    /// Present if the connections have TLS.
+    /// Set if the connections use TLS.
     pub tls: Option<StreamTls>,
 }
 
@@ -60,33 +63,34 @@ impl Default for StreamConfig {
             bytes_max: 64 << 20,
             first_ns: 10_000_000_000,
             progress_ns: 30_000_000_000,
-            // Below the time after which usual routers forget a connection.
+            // Shorter than the time after which usual routers forget an idle connection.
             silence_ns: 240_000_000_000,
             tls: None,
         }
     }
 }
 
-/// How long a connection of a stopping node is still read after Release. Its peer may have sent
-/// requests before it received that, and closes the connection when they are answered (RFC 8323,
-/// 5.5).
+/// How long a stopping node continues to read a connection after it has sent Release. The peer may
+/// have sent requests before it received the Release, and it closes the connection once they are
+/// answered (RFC 8323, 5.5).
 const RELEASE_GRACE: Duration = Duration::from_secs(1);
-/// Requests of one connection under way at once; the next one is read when one has ended.
+/// The number of requests of one connection that may run at once. The next request is read when one
+/// has ended.
 const RUNNING_MAX: usize = 16;
-/// Connections that may still be open when their seats were given to others.
+/// The number of connections that may still be open after their seats were given to others.
 const LEAVING_MAX: usize = 16;
-/// Nothing is read, and no notification sent, while so many bytes wait to be written.
+/// While this many bytes wait to be written, nothing is read and no notification is sent.
 const UNSENT_MAX: usize = 64 << 10;
-/// The largest message that is sent, whatever the peer reads.
+/// The largest message that is sent, even if the peer reads larger ones.
 const SENT_MESSAGE_MAX: usize = 256 << 10;
 const READ_BYTES: usize = 16 << 10;
 const MESSAGES_PER_TURN: u32 = mote_core::turn::TURN_ITEMS_MAX;
-/// Bytes of connections are counted in units of this.
+/// The unit in which the bytes of connections are counted.
 pub(crate) const UNIT_BYTES: usize = 16 << 10;
-/// Answers and bodies in blocks that one connection keeps.
+/// The most bytes of answers and bodies in blocks that one connection keeps.
 const ANSWERS_BYTES_MAX: usize = 4 << 20;
 
-/// Accepts connections until `stop` becomes true; returns when the last one has ended.
+/// Accepts connections until `stop` becomes true. Returns when the last connection has ended.
 pub async fn serve_stream<I: Invoker>(
     listener: TcpListener,
     invoker: I,
@@ -96,10 +100,11 @@ pub async fn serve_stream<I: Invoker>(
     let places = Arc::new(Semaphore::new(streams.connections_max + LEAVING_MAX));
     let all = streams.connections_max;
     let each = streams.connections_per_address_max;
-    // Callers without a proof leave an eighth to others.
+    // An eighth of the seats is reserved for callers who have proved their identity.
     let seats: Seats<IpAddr> = Seats::with_reserve(all, each, all / 8);
     let bytes = Shares::new(streams.bytes_max / UNIT_BYTES, streams.bytes_max / UNIT_BYTES / 2);
-    // The number of requests is bounded by what is read, so no share of these is needed below it.
+    // A connection is not read while it has [`RUNNING_MAX`] running requests. The server's limit is
+    // higher, so its shares for functions and addresses never apply.
     let running_max = 4 * RUNNING_MAX;
     let answers_bytes_max = ANSWERS_BYTES_MAX;
     let config = Config { running_max, answers_bytes_max, ..config };
@@ -107,7 +112,7 @@ pub async fn serve_stream<I: Invoker>(
     let stopping = stop.clone();
     let mut stopped = pin!(stop.wait_for(|stop| *stop));
     loop {
-        // Without a place, further connections wait in the kernel.
+        // While no place is free, further connections wait in the kernel.
         let accepted = async {
             let place = places.clone().acquire_owned().await;
             (listener.accept().await, place)
@@ -119,12 +124,12 @@ pub async fn serve_stream<I: Invoker>(
             Some(_) = connections.join_next() => continue,
         };
         let (Ok((socket, peer)), Ok(place)) = (accepted, place) else {
-            // The process has no files left, or the client is gone already.
-            // Measured: a pause keeps this from being a busy loop.
+            // Either the process has no free file descriptors, or the client has already
+            // disconnected. Measured: a pause keeps this loop from being a busy loop.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
-        // If all connections are in use, a further one is closed.
+        // If no seat is free, because all connections are in use, the new connection is closed.
         let Ok(seat) = seats.take(address_owner(peer.ip())) else { continue };
         let _ = socket.set_nodelay(true);
         let config = config.clone();
@@ -177,28 +182,28 @@ pub async fn serve_stream<I: Invoker>(
     Ok(())
 }
 
-/// How far a connection is.
+/// The stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The peer has not said yet what it can do.
+    /// The peer has not yet said what it can do.
     Greeting,
     Open,
-    /// Nothing more is read; answers under way are still sent.
+    /// Nothing more is read, but running answers are still sent.
     Ending,
-    /// What is left is written, then the connection is closed.
+    /// The remaining bytes are written, and then the connection is closed.
     Broken,
 }
 
-/// When something last happened, in monotonic nanoseconds.
+/// When each event last happened, in monotonic nanoseconds.
 struct Times {
     begun: u64,
     /// The last complete message.
     message: u64,
-    /// Since when a message has been arriving.
+    /// When the message that is still incomplete began to arrive.
     partial: Option<u64>,
-    /// When the peer last read something, if it has to read something.
+    /// When the peer last read something. `None` while nothing waits to be written.
     unsent: Option<u64>,
-    /// When it was asked whether it is there.
+    /// When the peer was pinged, if it has not answered yet.
     pinged: Option<u64>,
 }
 
@@ -213,7 +218,7 @@ struct Connection<I: Invoker> {
     socket: Socket,
     peer: SocketAddr,
     seat: Arc<Seat<IpAddr>>,
-    /// Whether requests run, so that the seat is in use.
+    /// Whether requests are running, so that the seat counts as used.
     is_used: bool,
     config: StreamConfig,
     bytes: Shares<IpAddr>,
@@ -221,7 +226,7 @@ struct Connection<I: Invoker> {
     input: Vec<u8>,
     output: Vec<u8>,
     written: usize,
-    /// Whether the kernel has what was written, which TLS may keep back.
+    /// Whether the kernel has all written bytes. TLS may still hold some back.
     is_flushed: bool,
     times: Times,
     state: State,
@@ -293,21 +298,23 @@ impl<I: Invoker> Connection<I> {
             if is_over {
                 return Poll::Ready(());
             }
-            // What ended or was written since may have made room to read and to notify.
+            // Work that ended or bytes that were written in this turn may have made room to read
+            // and to notify.
             if more || more_notices || (was_blocked && self.has_room()) {
                 let _ = pin!(tokio::task::yield_now()).poll(cx);
             }
             Poll::Pending
         });
         tokio::task::coop::unconstrained(turn).await;
-        // With TLS, this tells the client that the connection ends. It is not waited for.
+        // With TLS, this tells the client that the connection ends. The call does not wait for the
+        // client.
         let closing = poll_fn(|cx| Poll::Ready(Pin::new(&mut self.socket).poll_shutdown(cx)));
         let _ = closing.await;
         tracing::debug!(peer = %self.peer, counters = ?self.server.counters(), "CoAP connection ended");
     }
 
-    /// Tells the seat whether requests run, and what their senders have proved. With `false`, the seat
-    /// has ended, and nothing may begin.
+    /// Tells the seat whether requests are running and what their senders have proved. Returns
+    /// `false` if the seat has ended, so that nothing may begin.
     fn use_seat(&mut self) -> bool {
         if std::mem::take(&mut self.server.has_proof) {
             let _ = self.seat.prove(Standing::Proven);
@@ -332,14 +339,14 @@ impl<I: Invoker> Connection<I> {
         self.output.len() - self.written
     }
 
-    /// Whether a further message may be taken.
+    /// Whether there is room for a further message.
     fn has_room(&self) -> bool {
         self.state.is_read()
             && self.server.running() < RUNNING_MAX
             && self.unsent() + self.server.out.len() < UNSENT_MAX
     }
 
-    /// Takes messages that have arrived; returns `true` if it stopped only to let others run.
+    /// Takes messages that have arrived. Returns `true` if it stopped only to let other tasks run.
     fn read(&mut self, cx: &mut Context<'_>, now_ns: u64) -> bool {
         let mut taken = 0;
         while self.has_room() {
@@ -366,7 +373,7 @@ impl<I: Invoker> Connection<I> {
             match result {
                 Poll::Pending => break,
                 Poll::Ready(Ok(())) if length > 0 => {}
-                // The peer is gone, so nobody reads the answers that are under way.
+                // The peer has disconnected, so the answers in progress have no reader.
                 Poll::Ready(_) => {
                     self.state = State::Broken;
                     (self.written, self.output) = (0, Vec::new());
@@ -385,7 +392,7 @@ impl<I: Invoker> Connection<I> {
         false
     }
 
-    /// Takes the first message of the input; `false` if it is not complete.
+    /// Takes the first message of the input. Returns `false` if the message is not complete.
     fn take_message(&mut self, now_ns: u64) -> Result<bool, Broken> {
         let input = std::mem::take(&mut self.input);
         let result = self.message(&input, now_ns);
@@ -402,9 +409,10 @@ impl<I: Invoker> Connection<I> {
         let Some((message, used)) = stream::parse(input)? else { return Ok(None) };
         match message.code {
             (7, _) => self.signal(stream::signal(&message)?, message.token),
-            // The first message says what the peer can do (RFC 8323, 5.3).
+            // The first message must say what the peer can do (RFC 8323, 5.3).
             _ if self.state == State::Greeting => return Err(Broken::NoCapabilities),
-            // An empty message keeps the connection open, and nobody asked for answers.
+            // An empty message only keeps the connection open. An answer was not requested and is
+            // ignored.
             (0, 0) | (2..=5, _) => {}
             (0, _) => self
                 .server
@@ -437,7 +445,8 @@ impl<I: Invoker> Connection<I> {
         self.state = State::Broken;
     }
 
-    /// Counts what the connection holds; without room for it, the connection ends.
+    /// Counts the bytes that the connection holds. If there is no room for them, the connection
+    /// ends.
     fn count_bytes(&mut self) {
         let bytes = self.input.capacity() + self.output.capacity() + self.server.held_bytes();
         let units = bytes / UNIT_BYTES;
@@ -446,7 +455,8 @@ impl<I: Invoker> Connection<I> {
             return;
         }
         let owner = address_owner(self.peer.ip());
-        // Given back first: the connection needs no more than both together.
+        // The old share is given back first, so that the connection never needs both shares at
+        // once.
         self.held = None;
         match self.bytes.take(owner, units) {
             Ok(share) => self.held = Some(share),
@@ -486,7 +496,7 @@ impl<I: Invoker> Connection<I> {
         Ok(())
     }
 
-    /// When [`Connection::late`] has something to do.
+    /// When [`Connection::late`] is next due.
     fn due(&self) -> u64 {
         let config = &self.config;
         let greeting = (self.state == State::Greeting).then(|| self.times.begun + config.first_ns);
@@ -499,8 +509,7 @@ impl<I: Invoker> Connection<I> {
         [greeting, partial, unsent].into_iter().flatten().fold(silence, u64::min)
     }
 
-    /// Asks a silent peer whether it is there; `true` if the connection ends because the peer is
-    /// late.
+    /// Pings a silent peer. Returns `true` if the connection has to end because the peer is late.
     fn late(&mut self, now_ns: u64) -> bool {
         let is_silent = self.times.pinged.is_none()
             && self.state == State::Open
@@ -515,7 +524,7 @@ impl<I: Invoker> Connection<I> {
 }
 
 impl State {
-    /// Whether messages of the peer are still read.
+    /// Whether messages from the peer are still read.
     fn is_read(self) -> bool {
         matches!(self, State::Greeting | State::Open)
     }

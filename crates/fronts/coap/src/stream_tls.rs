@@ -1,4 +1,4 @@
-//! TLS below CoAP over TCP (RFC 8323, 8.2): the handshake, and what a client proves in it.
+//! TLS for CoAP over TCP (RFC 8323, 8.2): the handshake, and what a client proves with it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,26 +15,28 @@ use tokio_util::either::Either;
 
 use super::sender::Clients;
 
-/// The protocol's name in the handshake. Clients that send none are accepted, too, because the
-/// default port says it as well (RFC 8323, 8.2).
+/// The protocol's name in the handshake. A client that sends no name is accepted, too, because the
+/// default port already identifies the protocol (RFC 8323, 8.2).
 pub const ALPN: &str = "coap";
-/// Bytes of a client that a handshake may hold, in units of [`super::stream_io::UNIT_BYTES`].
+/// The memory that a handshake may hold for the client's bytes, in units of
+/// [`super::stream_io::UNIT_BYTES`].
 const HANDSHAKE_UNITS: usize = 4;
 
-/// What a front over TLS needs.
+/// The TLS configuration of a front.
 #[derive(Debug, Clone)]
 pub struct StreamTls {
-    /// The certificates, and which certificates of clients are accepted.
+    /// The certificates of the node, and the rule which client certificates are accepted.
     pub server: Arc<ServerConfig>,
-    /// The names in the certificate of a client.
+    /// Returns the names in a client certificate.
     pub names_of: fn(&CertificateDer<'_>) -> Vec<String>,
 }
 
-/// A connection as it is, or with TLS.
+/// A plain TCP connection, or one with TLS.
 pub(crate) type Socket = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// The socket after the handshake, if there is one, and its client. `None` if the handshake fails, if
-/// it takes longer than `time_max`, if there is no memory for it, or if the node stops.
+/// Performs the TLS handshake, if TLS is configured. Returns the socket and its client. `None` if
+/// the handshake fails, if it takes longer than `time_max`, if there is no memory for it, or if the
+/// node stops.
 pub(crate) async fn open(
     socket: TcpStream,
     peer: SocketAddr,

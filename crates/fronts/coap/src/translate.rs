@@ -1,5 +1,5 @@
-//! Translates between CoAP and invocations: methods, options to header fields, statuses to codes
-//! (RFC 8075 in the opposite direction).
+//! Translates between CoAP and invocations: methods, options and header fields, and statuses and
+//! codes (the opposite direction of RFC 8075).
 
 use bytes::Bytes;
 use mote_core::invocation::{Head, headers};
@@ -7,7 +7,7 @@ use mote_core::invocation::{Head, headers};
 use super::content_format::{content_format, media_type};
 use super::message::{Code, Request, Response};
 
-/// The method of a request code; `None` for one that the front does not offer (4.05).
+/// The method of a request code. `None` for a method that the front does not offer (4.05).
 pub(crate) fn method(code: Code) -> Option<&'static [u8]> {
     Some(match code {
         (0, 1) => b"GET",
@@ -21,7 +21,7 @@ pub(crate) fn method(code: Code) -> Option<&'static [u8]> {
     })
 }
 
-/// The head that a function receives. `path` is the part below the function's name.
+/// The head of the invocation. `path` is the part of the path below the function's name.
 pub(crate) fn head(method: &[u8], path: &[u8], query: &[u8], request: &Request<'_>) -> Head {
     let mut builder = Head::builder(method, path, query);
     if let Some(host) = request.host
@@ -61,11 +61,11 @@ pub(crate) fn head(method: &[u8], path: &[u8], query: &[u8], request: &Request<'
     builder.finish()
 }
 
-/// The parameter of a query with the caller's key.
+/// The prefix of the query parameter that holds the caller's key.
 const KEY_PARAMETER: &[u8] = b"mote-key=";
 
-/// Takes the caller's key out of a query, in which `&` only separates options. Of several, the last
-/// counts.
+/// Takes the caller's key out of a query, in which `&` occurs only between options. If there are
+/// several keys, the last one counts.
 pub(crate) fn take_key(query: &mut Vec<u8>) -> Option<Vec<u8>> {
     if !query.windows(KEY_PARAMETER.len()).any(|part| part == KEY_PARAMETER) {
         return None;
@@ -82,7 +82,7 @@ pub(crate) fn take_key(query: &mut Vec<u8>) -> Option<Vec<u8>> {
     key
 }
 
-/// A field that describes an invocation that is accepted for later; `None` for any other text.
+/// A field that describes how an invocation is accepted for later. `None` for any other text.
 fn wish(field: &[u8]) -> Option<(String, &[u8])> {
     let at = field.iter().position(|byte| *byte == b':')?;
     let name = std::str::from_utf8(&field[..at]).ok()?.trim().to_ascii_lowercase();
@@ -91,7 +91,7 @@ fn wish(field: &[u8]) -> Option<(String, &[u8])> {
     (mote_core::accept::is_wish(name.as_bytes()) && is_plain).then_some((name, value))
 }
 
-/// The caller's bytes for an error text: escaped, at most 64 of them.
+/// Bytes from the caller in a form for error texts: escaped, and at most 64 of them.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     let ellipsis = if bytes.len() > 64 { "\u{2026}" } else { "" };
     format!("{}{ellipsis}", bytes[..bytes.len().min(64)].escape_ascii())
@@ -101,7 +101,7 @@ fn entity_tag(etag: &[u8]) -> String {
     format!("\"{}\"", base16ct::lower::encode_string(etag))
 }
 
-/// The answer of a function as a response, before it is cut into blocks.
+/// Turns a function's answer into a response, before it is cut into blocks.
 pub(crate) fn response(method: &[u8], status: u16, block: &[u8], body: Bytes) -> Response {
     let mut response =
         Response { code: code(method, status), payload: body, ..Response::default() };
@@ -121,7 +121,7 @@ pub(crate) fn response(method: &[u8], status: u16, block: &[u8], body: Bytes) ->
     response
 }
 
-/// The code of an HTTP status for a method (RFC 7252, 5.9 and 8075, 7).
+/// The CoAP code for an HTTP status and a method (RFC 7252, 5.9; RFC 8075, 7).
 pub(crate) fn code(method: &[u8], status: u16) -> Code {
     match status {
         201 => (2, 1),
@@ -147,13 +147,13 @@ pub(crate) fn code(method: &[u8], status: u16) -> Code {
     }
 }
 
-/// A hexadecimal entity tag as its bytes, any other tag as its text, cut to the 8 bytes that CoAP
-/// allows.
+/// An ETag value. A hexadecimal entity tag becomes its bytes, and any other tag its text, cut to
+/// the 8 bytes that CoAP allows.
 fn etag(value: &[u8]) -> Option<Vec<u8>> {
     let text = value.strip_prefix(b"W/").unwrap_or(value);
     let text = text.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-    // Only lower-case digits are accepted, because the tag is written in that form for a
-    // conditional request.
+    // Only lower-case digits are accepted, because the tag is written in lower case when a
+    // conditional request repeats it.
     let hex = (text.len() <= 16).then(|| base16ct::lower::decode_vec(text).ok()).flatten();
     let bytes = hex.unwrap_or_else(|| text[..text.len().min(8)].to_vec());
     (!bytes.is_empty()).then_some(bytes)
@@ -167,7 +167,7 @@ fn max_age(value: &[u8]) -> Option<u32> {
     })
 }
 
-/// The segments of a location's path, and the parameters of its query (RFC 7252, 5.10.7).
+/// The path segments and query parameters of a location (RFC 7252, 5.10.7).
 fn location(value: &[u8]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let value = value.split(|byte| *byte == b'#').next().unwrap_or_default();
     let mut halves = value.splitn(2, |byte| *byte == b'?');

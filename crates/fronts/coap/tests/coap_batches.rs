@@ -1,4 +1,4 @@
-//! The CoAP front under bursts, over real sockets: more datagrams at once than one batch takes,
+//! The CoAP front under bursts, over real sockets: more datagrams at once than one batch receives,
 //! more answers at once than one batch sends, and a lone request between them.
 
 #![allow(clippy::unwrap_used)]
@@ -14,7 +14,7 @@ use mote_coap::{Config, serve};
 use support::Fake;
 use support::coap::Stopper;
 
-/// A confirmable GET; the token repeats the message id.
+/// A confirmable GET whose token repeats the message id.
 fn get(mid: u16, path: &str) -> Vec<u8> {
     let mid = mid.to_be_bytes();
     let mut datagram = vec![0x42, 1, mid[0], mid[1], mid[0], mid[1], 0xb0 | path.len() as u8];
@@ -29,7 +29,7 @@ fn bound() -> (UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// Serves `socket` while `client` runs, and ends both in order.
+/// Serves `socket` while `client` runs, and then stops both in order.
 fn with_front(socket: UdpSocket, client: impl FnOnce(&Fake)) {
     with_front_of(socket, Config::default(), client);
 }
@@ -51,7 +51,7 @@ fn with_front_of(socket: UdpSocket, config: Config, client: impl FnOnce(&Fake)) 
     thread.join().unwrap();
 }
 
-/// Reads one answer for each of these message ids, 2.05 and in any order.
+/// Reads a 2.05 answer for each of these message ids, in any order.
 fn expect_answers(client: &UdpSocket, mids: impl Iterator<Item = u16>) {
     let mut missing: HashSet<u16> = mids.collect();
     let mut buffer = [0; 2_048];
@@ -68,7 +68,7 @@ fn expect_answers(client: &UdpSocket, mids: impl Iterator<Item = u16>) {
 fn a_burst_of_several_batches_is_answered() {
     let (socket, server) = bound();
     let (client, _) = bound();
-    // They wait in the socket when the front begins, so they arrive as one burst.
+    // The requests wait in the socket before the front begins, so they arrive as one burst.
     for mid in 0..200 {
         client.send_to(&get(mid, "count"), server).unwrap();
     }
@@ -77,7 +77,7 @@ fn a_burst_of_several_batches_is_answered() {
         assert_eq!(fake.calls(), 200);
         client.send_to(&get(200, "count"), server).unwrap();
         expect_answers(&client, 200..201);
-        // The same burst again: these are repetitions, which run nothing.
+        // The same burst is sent again. These are repetitions, so they run nothing.
         for mid in 0..200 {
             client.send_to(&get(mid, "count"), server).unwrap();
         }
@@ -89,12 +89,12 @@ fn a_burst_of_several_batches_is_answered() {
 #[test]
 fn answers_that_come_together_all_leave() {
     let (socket, server) = bound();
-    // Each has its own client, so that no client has to hold many answers.
+    // Each request has its own client, so that no client has to hold many answers.
     let clients: Vec<_> = (0..20).map(|_| bound().0).collect();
     with_front(socket, |fake| {
         for round in 0..2 {
             for lot in 0..5 {
-                // Only as many at once as the socket of any machine can hold.
+                // Only as many requests at once as the socket of any machine can hold.
                 let begun = fake.calls() + 200;
                 for mid in 10 * lot..10 * (lot + 1) {
                     for client in &clients {
@@ -103,7 +103,7 @@ fn answers_that_come_together_all_leave() {
                 }
                 fake.wait("all to begin", |state| state.calls.load(Ordering::SeqCst) == begun);
             }
-            // A quick request is not delayed by those that wait.
+            // A quick request is not delayed by the requests that wait.
             clients[0].send_to(&get(10_000 + round, "number"), server).unwrap();
             expect_answers(&clients[0], 10_000 + round..10_001 + round);
             fake.permits.add_permits(1_000);
@@ -114,8 +114,8 @@ fn answers_that_come_together_all_leave() {
     });
 }
 
-/// Requests that keep one function busy leave places for other functions, however many requests
-/// there are.
+/// Requests that keep one function busy leave places for other functions, however many such
+/// requests there are.
 #[test]
 fn requests_to_a_slow_function_leave_room_to_others() {
     let (socket, server) = bound();
@@ -134,7 +134,8 @@ fn requests_to_a_slow_function_leave_room_to_others() {
             expect_answers(&client, [mid].into_iter());
         }
         fake.permits.add_permits(200);
-        // The places are free again: requests to all functions are served, including the slow one.
+        // The places are free again, so requests to all functions are served, including the slow
+        // one.
         fake.wait("all have ended", |state| state.saw.lock().len() == 132);
         hostile.send_to(&get(1_000, "slow"), server).unwrap();
         fake.wait("one more", |state| state.saw.lock().len() == 133);

@@ -1,4 +1,5 @@
-//! Block-wise transfers of the CoAP front over loopback sockets, both ways (RFC 7959).
+//! Block-wise transfers in both directions (RFC 7959) between the CoAP front and a client over
+//! loopback.
 
 #![allow(clippy::unwrap_used)]
 
@@ -47,7 +48,8 @@ fn a_body_of_1_mib_arrives_in_blocks_of_any_size() {
     assert_eq!(block(&mut client, 2, false), code(2, 4));
     let saw = server.fake.take_saw();
     assert_eq!(saw[0].body.as_ref().unwrap().len(), 48);
-    // More than the function accepts: refused at the block that exceeds the limit.
+    // The body is longer than the function accepts. The front refuses the block that exceeds the
+    // limit.
     let mut client = server.client();
     let mut last = Message::default();
     for number in 0..=6 << 10 {
@@ -120,7 +122,7 @@ fn an_answer_of_1_mib_leaves_in_blocks_of_any_size() {
     let answer = client.ask(GET, "big?n=3000");
     assert_eq!((answer.uint(BLOCK2), answer.payload.len()), (Some(0x0e), 1_024), "unasked");
     // A long location would not fit next to a whole block, so the location is left out and the
-    // answer is sent.
+    // answer is still sent.
     let answer = client.ask(GET, "big?n=1024&located=1");
     assert_eq!((answer.code, answer.payload.len(), answer.get(8)), (code(2, 5), 1_024, None));
     assert!(answer.encode().len() <= 1_280);
@@ -142,7 +144,8 @@ fn an_answer_above_the_limit_tells_the_limit_and_what_to_do() {
     }
 }
 
-/// 2.31 (Continue) answers a block of the request, whichever block of the answer was requested.
+/// 2.31 (Continue) answers a block of the request, regardless of which block of the answer was
+/// requested.
 #[test]
 fn continue_says_nothing_of_the_answers_blocks() {
     let server = Server::start();

@@ -1,6 +1,6 @@
-//! The CoAP front against hostile datagrams: thousands of malformed ones against an oracle of the
-//! test's own, repeated requests among floods, and the bound on what an unproven source is sent
-//! (RFC 9175).
+//! The CoAP front against hostile datagrams. The test sends thousands of malformed datagrams and
+//! compares the answers with its own oracle, repeats requests among floods, and checks the bound on
+//! what is sent to an unproven source (RFC 9175).
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,14 +29,15 @@ fn a_datagram_longer_than_the_buffer_runs_nothing() {
     assert_eq!(client.call(&fits).code, code(2, 4));
 }
 
-/// The expected answer to a datagram, derived from RFC 7252 and the table and not from the front.
+/// The expected answer to a datagram. It is derived from RFC 7252 and the table, and not from the
+/// front's code.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Silence,
     Reset,
     /// 4.02
     BadOption,
-    /// Any answer of the request layer.
+    /// Any answer to the request as such.
     Answer,
 }
 
@@ -52,8 +53,8 @@ fn oracle(bytes: &[u8]) -> Verdict {
     }
     let refused = if kind == CON { Verdict::Reset } else { Verdict::Silence };
     if class != 0 || detail == 0 {
-        // Reserved classes, answers that were not requested, pings, and empty messages that are not
-        // empty.
+        // These are reserved classes, answers that were not requested, pings, and messages with an
+        // empty code that still have content.
         return refused;
     }
     let Some(message) = Message::parse(bytes) else { return refused };
@@ -80,7 +81,7 @@ fn oracle(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// A datagram to try: a valid one, mutated, or noise.
+/// Generates a datagram to try: a valid one, a mutated one, or noise.
 fn generated(random: &mut Random, mid: u16) -> Vec<u8> {
     let kind = random.below(2) as u8;
     let method = 1 + random.below(9) as u8;
@@ -143,7 +144,7 @@ fn five_thousand_malformed_datagrams() {
     let mut of: HashMap<String, u32> = HashMap::new();
     let mut wrong = Vec::new();
     for n in 0..5_000u32 {
-        // It has its own socket, so that no datagram is a duplicate of another.
+        // Each case has its own socket, so that no datagram is a duplicate of another.
         let client = server.client();
         let bytes = generated(&mut random, n as u16);
         let verdict = oracle(&bytes);
@@ -180,7 +181,7 @@ fn five_thousand_malformed_datagrams() {
     assert_eq!(client.ask(GET, "echo").code, code(2, 5), "the server answers no more");
 }
 
-/// An address of this machine that is not a loopback one, if it has any. Sends nothing.
+/// An address of this machine that is not a loopback address, if there is one. Sends nothing.
 fn own_address() -> Option<std::net::IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
@@ -202,8 +203,8 @@ fn an_unproven_source_is_sent_little() {
     client.socket.connect(server.address).unwrap();
     client.socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut random = Random::new(seed);
-    // For each message id: the number of datagrams sent with it and the length of the last. For
-    // each token: its id and length.
+    // For each message id: the number of datagrams sent with it, and the length of the last one.
+    // For each token: its id and length.
     let mut by_mid = HashMap::new();
     let mut by_token = HashMap::new();
     let mut got_of: HashMap<u16, u32> = HashMap::new();
@@ -265,7 +266,7 @@ fn an_unproven_source_is_sent_little() {
             }
             2 => message = message.option(ECHO, random.next().to_be_bytes()),
             3 if n > 0 => {
-                // The id of an earlier message on a short one.
+                // A short message that reuses the id of an earlier message.
                 message = Message::request(CON, GET, random.below(n as usize) as u16 % 50_000, "");
                 message.token = n.to_be_bytes().to_vec();
             }
@@ -291,15 +292,15 @@ fn an_unproven_source_is_sent_little() {
     println!(
         "20000 tried / 20000 within the bound; most {most:.1} times what was asked, {got} of {sent} answered"
     );
-    // With the value that it was sent, the source gets the whole answer.
+    // With the Echo value that it received, the source gets the whole answer.
     let request = Message::request(CON, GET, 60_000, "big?n=1000");
     let answer = client.call(&request.option(ECHO, echo.expect("an Echo value")));
     assert_eq!((answer.code, answer.payload.len()), (code(2, 5), 1_000));
     let _ = server.fake.state.calls.load(Ordering::SeqCst);
 }
 
-/// Requests of other sources, which may be forged, do not make the node forget that it has served
-/// one.
+/// Requests from other sources, which may be forged, do not make the node forget that it has
+/// already served a request.
 #[test]
 fn a_repeated_request_runs_once_whatever_others_send() {
     let Some(own) = own_address() else {
@@ -325,8 +326,8 @@ fn a_repeated_request_runs_once_whatever_others_send() {
     let runs = |server: &Server| {
         server.fake.state.saw.lock().iter().filter(|saw| saw.path == "/mine").count()
     };
-    // The node no longer knows the message, so it runs only for a source whose repetitions are
-    // known.
+    // The node no longer knows the message, so the request runs only if its source is proven and
+    // its repetitions are recognised.
     let answer = mine.call(&post);
     assert_eq!((answer.code, runs(&server)), (code(4, 1), 1));
     let echo = answer.get(ECHO).expect("an Echo value").to_vec();

@@ -1,7 +1,7 @@
-//! The CoAP front with other projects' clients, libcoap's `coap-client` and aiocoap: every method,
-//! block-wise in both directions, observation, slow answers, and all of it through a relay that
-//! drops and reorders datagrams. If a client is not installed, its tests are skipped with a message
-//! (`scripts/setup.sh test` installs both).
+//! The CoAP front with clients of other projects: libcoap's `coap-client` and aiocoap. The tests
+//! cover every method, block-wise transfer in both directions, observation and slow answers, and
+//! repeat all of it through a relay that drops and reorders datagrams. If a client is not
+//! installed, its tests are skipped with a message (`scripts/setup.sh test` installs both).
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,10 +18,10 @@ use support::coap::Stopper;
 use support::relay::Relay;
 use support::{Fake, pattern_bytes, seed};
 
-/// Longest run of one client. Each loss costs 2 s or more: two transfers of 100 KiB through the relay
-/// took 46 to 142 s in 120 runs, 89 s in the middle.
+/// The time limit for one run of a client. Each lost datagram costs 2 s or more. Two transfers of
+/// 100 KiB through the relay took 46 to 142 s in 120 runs, with a median of 89 s.
 const CLIENT_LIMIT: Duration = Duration::from_secs(330);
-/// Seconds after which libcoap's client gives up by itself.
+/// The number of seconds after which libcoap's client gives up.
 const LIBCOAP_SECONDS: &str = "300";
 const TRANSFER: usize = 100 << 10;
 
@@ -79,7 +79,7 @@ fn venv_python() -> Option<PathBuf> {
     works.is_ok_and(|output| output.status.success()).then_some(python)
 }
 
-/// Runs a client to its end, or kills it when its time is over.
+/// Runs a client to its end, or kills it after its time limit.
 fn run(command: &mut Command) -> Output {
     let shown = format!("{command:?}");
     let mut child =
@@ -108,7 +108,7 @@ fn run(command: &mut Command) -> Output {
     Output { status, stdout, stderr }
 }
 
-/// Lets a call of `slow` end once it has been acknowledged, which takes 50 ms.
+/// Lets a call of `slow` end after it has been acknowledged, which takes 50 ms.
 fn release_slow_later(fake: &Fake, begun: u64) -> std::thread::JoinHandle<()> {
     let fake = fake.clone();
     std::thread::spawn(move || {
@@ -127,8 +127,8 @@ struct Libcoap<'a> {
 }
 
 impl Libcoap<'_> {
-    /// The payload of the answer, and the client's other output (errors, and everything with `-v
-    /// 7`).
+    /// Returns the payload of the answer, and the client's other output (errors, or everything with
+    /// `-v 7`).
     fn call(&mut self, method: &str, path: &str, more: &[&str]) -> (Vec<u8>, String) {
         self.steps += 1;
         let uri = format!("coap://{}/{path}", self.to);
@@ -136,7 +136,7 @@ impl Libcoap<'_> {
             .args(["-B", LIBCOAP_SECONDS, "-m", method])
             .args(more)
             .arg(uri));
-        // The client ends its output with a line feed.
+        // The client ends its output with a line feed, which is not part of the payload.
         let mut payload = output.stdout;
         if payload.last() == Some(&b'\n') {
             payload.pop();
@@ -167,7 +167,7 @@ impl Libcoap<'_> {
         assert!(errors.1.contains("4.06") || errors.0.is_empty(), "{errors:?}");
         let errors = self.call("get", "nobody", &[]).1;
         assert!(errors.contains("4.04"), "{errors}");
-        // An observer gets the plain answer; the client itself stops waiting for more.
+        // A client that asks to observe gets the plain answer, and then stops waiting by itself.
         let text = self.text("get", "number", &["-s", "1"]);
         assert_eq!(text, "7");
         let calls = self.server.fake.calls();
@@ -181,7 +181,7 @@ impl Libcoap<'_> {
 
     fn blocks(&mut self, size: &str) {
         let (body, _) = self.call("get", &format!("big?n={TRANSFER}"), &["-b", size]);
-        // A last byte that is a line feed was removed above.
+        // `call` has removed the last byte if it was a line feed.
         let whole = pattern_bytes(TRANSFER);
         assert!(body == whole || [&body[..], b"\n"].concat() == whole, "{} bytes", body.len());
         let file = std::env::temp_dir().join(format!("mote-interop-{}", std::process::id()));

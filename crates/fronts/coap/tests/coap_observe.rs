@@ -1,6 +1,6 @@
-//! Observation over sockets with other projects' clients, libcoap's `coap-client` and aiocoap, over
-//! UDP and TCP. If a client is not installed, its part is skipped with a message (`scripts/setup.sh
-//! test` installs both).
+//! Observation over real sockets, UDP and TCP, with clients of other projects: libcoap's
+//! `coap-client` and aiocoap. If a client is not installed, its part is skipped with a message
+//! (`scripts/setup.sh test` installs both).
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,10 +23,10 @@ use support::relay::Relay;
 use support::{Fake, seed};
 
 const OBSERVE: u16 = 6;
-/// Longest time for one step of a client; the machine is shared.
+/// The time limit for one step of a client. It is long because other work may share the machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A front over UDP and one over TCP with the same notices.
+/// A front over UDP and a front over TCP that share the same notices.
 struct Fronts {
     udp: SocketAddr,
     tcp: SocketAddr,
@@ -84,7 +84,7 @@ impl Drop for Fronts {
     }
 }
 
-/// A client in a process of its own, and the lines that it prints.
+/// A client in its own process, and the lines that it prints.
 struct Observer {
     name: String,
     child: Child,
@@ -129,7 +129,7 @@ fn libcoap(uri: &str) -> Option<Observer> {
         skipped("libcoap's coap-client");
         return None;
     };
-    // It prints to a pipe only at its end otherwise.
+    // Without `stdbuf`, the client writes to a pipe only at its end.
     let mut command = Command::new("stdbuf");
     command.args(["-oL", name, "-w", "-s", "100", "-B", "120", "-m", "get", uri]);
     Some(Observer::start(name, &mut command))
@@ -147,7 +147,8 @@ fn aiocoap(uri: &str) -> Option<Observer> {
     Some(Observer::start("aiocoap", Command::new(python).arg(script).arg(uri)))
 }
 
-/// Observers of every kind see every state in order, a state of many blocks too, and the end.
+/// Observers of every kind see every state in order, including a state of many blocks, and the end
+/// of the observation.
 fn all_see_all(scheme: &str, address: SocketAddr, fronts: &Fronts) {
     let uri = format!("{scheme}://{address}/number");
     let libcoap = libcoap(&uri);
@@ -192,8 +193,8 @@ fn other_clients_see_every_state_over_tcp() {
     all_see_all("coap+tcp", fronts.tcp, &fronts);
 }
 
-/// Loss delays states and replaces them by newer ones; it never brings an older one after a newer
-/// one, and the last one arrives.
+/// Loss delays states, and newer states replace lost ones. An older state never follows a newer
+/// one, and the last state always arrives.
 #[test]
 fn observers_behind_a_bad_network_end_with_the_last_state() {
     let fronts = Fronts::start();
@@ -209,7 +210,7 @@ fn observers_behind_a_bad_network_end_with_the_last_state() {
     const LAST: u32 = 300;
     for number in 1..=LAST {
         fronts.publish(&number.to_string());
-        // Measured: what the clients see of states that follow each other at this pace.
+        // Measured: how many states the clients see when the states follow at this pace.
         std::thread::sleep(Duration::from_millis(10));
     }
     for observer in &all {

@@ -134,7 +134,7 @@ fn row_51_the_same_message_is_answered_the_same_and_served_once() {
         assert_eq!(client.receive_bytes(), first);
     }
     assert_eq!(server.fake.calls(), 1);
-    // A device that lost its state uses the id again for another message.
+    // A device that has lost its state reuses the id for another message.
     for (payload, answer) in [("another payload", "2"), ("another payload", "2"), ("a third", "3")]
     {
         client.send(&request.clone().payload(payload).encode());
@@ -147,7 +147,7 @@ fn row_51_the_same_message_is_answered_the_same_and_served_once() {
     let non = Message::request(NON, POST, client.fresh(), "count");
     assert_eq!(client.call(&non).text(), "4");
     assert!(client.is_silent_after(&non.encode()));
-    // Message ids belong to one peer each, so another client's id is not a duplicate.
+    // Message ids belong to one peer, so the same id from another client is not a duplicate.
     assert_eq!(server.client().call(&request).text(), "5");
     assert_eq!(server.fake.calls(), 5);
 }
@@ -159,7 +159,7 @@ fn row_50_multicast_is_not_answered() {
     client.socket.connect(("127.0.0.1", server.address.port())).unwrap();
     assert_eq!(client.ask(POST, "count").text(), "1", "the front is up");
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    // Another program that joined the group must not make the front receive its datagrams.
+    // Another program has joined the group, but the front must not receive the group's datagrams.
     let group = "224.0.1.187".parse().unwrap();
     if socket.join_multicast_v4(&group, &"127.0.0.1".parse().unwrap()).is_err() {
         eprintln!("SKIPPED: multicast cannot be joined here");
@@ -197,8 +197,8 @@ fn a_slow_answer_is_acknowledged_then_sent_until_it_is_acknowledged() {
     assert!(pause >= Duration::from_secs(2), "sent again after {pause:?} already");
     let [_, _, high, low, ..] = first[..] else { panic!("an answer") };
     client.send(&[0x60, 0, high, low]);
-    // The answer was acknowledged, so neither the next pause nor a duplicate of the request causes
-    // it again.
+    // The answer was acknowledged, so it is not sent again after the next pause or for a duplicate
+    // of the request.
     client.send(&request.encode());
     assert_eq!(client.receive_bytes(), empty);
     client.socket.set_read_timeout(Some(Duration::from_secs(6))).unwrap();
@@ -224,7 +224,7 @@ fn functions_that_panic_or_stall_are_answered() {
     let mut client = server.client();
     let request = Message::request(CON, GET, client.fresh(), "boom");
     client.send(&request.encode());
-    // Reporting the panic may take longer than the acknowledgement waits.
+    // Reporting the panic may take so long that a separate acknowledgement arrives first.
     let mut answer = client.receive();
     while answer.code == 0 {
         answer = client.receive();
@@ -288,7 +288,7 @@ fn methods_formats_and_fields_reach_the_function() {
     };
     assert_eq!(accept(&mut client, 50).code, code(2, 5));
     assert_eq!(accept(&mut client, 60).code, code(4, 6));
-    // An observer gets a plain answer (RFC 7641, 4.1).
+    // A client that asks to observe gets a plain answer (RFC 7641, 4.1).
     let request = Message::request(CON, GET, client.fresh(), "number").option(6, b"");
     let answer = client.call(&request);
     assert_eq!((answer.code, answer.get(6)), (code(2, 5), None));

@@ -1,4 +1,4 @@
-//! CoAP over TCP (RFC 8323) over loopback sockets.
+//! CoAP over TCP (RFC 8323) on loopback sockets.
 
 #![allow(clippy::unwrap_used)]
 
@@ -57,7 +57,7 @@ impl Node {
         Peer { socket, buffer: Vec::new() }
     }
 
-    /// A connection that has exchanged CSMs, with these options of its own.
+    /// A connection that has exchanged CSMs. The client's CSM has these options.
     fn greeted(&self, options: &[(u16, &[u8])]) -> Peer {
         let mut peer = self.connect();
         let mut csm = Message { code: CSM, ..Message::default() };
@@ -90,7 +90,7 @@ struct Peer {
     buffer: Vec<u8>,
 }
 
-/// A message in the form of RFC 8323, 3.2, made from that of a datagram.
+/// Turns a datagram's message into the form of RFC 8323, 3.2.
 fn framed(message: &Message) -> Vec<u8> {
     let datagram = message.encode();
     let tail = &datagram[4 + message.token.len()..];
@@ -120,7 +120,7 @@ impl Peer {
         self.send_bytes(&framed(message));
     }
 
-    /// The next message; `None` when the connection has been closed.
+    /// Reads the next message. Returns `None` when the connection has been closed.
     fn next(&mut self) -> Option<Message> {
         loop {
             if let Some(message) = self.buffered() {
@@ -166,7 +166,7 @@ impl Peer {
         answer
     }
 
-    /// Asserts that the node gives up the connection, with this text.
+    /// Asserts that the node aborts the connection with this text.
     fn is_aborted(&mut self, text: &str) {
         let mut message = self.receive();
         if message.code == CSM {
@@ -195,7 +195,7 @@ fn requests_are_answered_in_any_order() {
     node.fake.permits.add_permits(1);
     assert_eq!(peer.receive().token, [0, 2]);
     assert_eq!(peer.call(&request(GET, 4, "nobody")).code, code(4, 4));
-    // The rules for options are those of datagrams.
+    // Options follow the same rules as in datagrams.
     assert_eq!(peer.call(&request(GET, 5, "echo").option(9_999, b"")).code, code(4, 2));
     assert_eq!(
         peer.call(&request(GET, 6, "echo").option(PROXY_URI, b"coap://b/x")).code,
@@ -230,7 +230,8 @@ fn signals() {
     peer.send(&Message { code: CSM, ..Message::default() });
     let ping = Message { code: PING, token: vec![5], ..Message::default() };
     assert_eq!(peer.call(&ping.clone().option(2, b"")).code, PONG);
-    // An empty message, a pong, an unknown signal and an answer that nobody asked for.
+    // The node ignores an empty message, a pong, an unknown signal and an answer that was not
+    // requested.
     for ignored in [0, PONG, code(7, 9), code(2, 5)] {
         peer.send(&Message { code: ignored, ..Message::default() });
     }
@@ -273,8 +274,9 @@ fn what_breaks_the_protocol_ends_the_connection() {
 fn bodies_and_answers_in_blocks() {
     let node = Node::start(StreamConfig::default());
     let whole = pattern_bytes(100 << 10);
-    // A peer that reads no more than the base size receives blocks of 1,024 bytes, one that reads
-    // several at once receives these, and one that reads large messages receives the whole answer.
+    // A peer that reads only messages of the base size receives blocks of 1,024 bytes. A peer that
+    // reads several blocks in one message receives several. A peer that reads large messages
+    // receives the whole answer.
     let large = 200_000_u32.to_be_bytes();
     for (options, blocks) in
         [(vec![], 100), (vec![(2, &[0x20, 0][..]), (4, &b""[..])], 15), (vec![(2, &large[1..])], 1)]
@@ -301,7 +303,7 @@ fn bodies_and_answers_in_blocks() {
         assert!(body == whole, "{} bytes", body.len());
         assert_eq!(count, blocks);
     }
-    // A body in messages of several blocks, and one in one message.
+    // One body is sent in messages of several blocks, and another one in a single message.
     let mut peer = node.greeted(&[(4, b"")]);
     node.fake.take_saw();
     for (at, piece) in whole.chunks(30 << 10).enumerate() {
@@ -394,7 +396,7 @@ fn slow_calls_without_a_proof_leave_connections_to_others() {
     for peer in &mut slow {
         assert_eq!(peer.receive().code, code(2, 5));
     }
-    // An idle one makes room.
+    // The idle connection makes room for a new one.
     assert_eq!(node.greeted(&[]).call(&request(GET, 1, "number")).text(), "7");
 }
 
@@ -453,7 +455,7 @@ fn a_node_that_stops_releases_its_connections() {
     node.fake.wait("the call", |state| state.calls.load(Ordering::SeqCst) > 0);
     node.stopper.stop();
     assert_eq!(peer.receive().code, RELEASE);
-    // A peer may send this before it has read that the node stops.
+    // A peer may send this request before it has read that the node stops.
     peer.send(&request(GET, 2, "number"));
     assert_eq!(peer.receive().text(), "7");
     node.fake.permits.add_permits(1);

@@ -1,13 +1,13 @@
-//! Fields for browsers in the answers to one request.
+//! The fields for browsers that the front adds to the answers to one request.
 
 use bytes::Bytes;
 use mote_core::invocation::{headers, put_header};
 
-/// Fields of an answer that only the node sets if the function has `[http.cors]`.
+/// If the function has `[http.cors]`, only the node sets answer fields that begin with this prefix.
 const OF_CORS: &[u8] = b"access-control-";
 
-/// The fields that answers to one request have in addition, as a header block; `None` without
-/// `[http.cors]`.
+/// The fields that the front adds to the answers to one request, as a header block. `None` if the
+/// front adds no fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Added(Option<Box<[u8]>>);
 
@@ -22,7 +22,8 @@ impl Added {
         Self((!all.is_empty()).then(|| all.into()))
     }
 
-    /// The fields of a function's answer with these, which replace its own of the same names.
+    /// Returns the fields of the function's answer together with the added fields. CORS fields that
+    /// the function has set are removed.
     #[inline]
     pub(crate) fn to(&self, fields: Bytes) -> Bytes {
         match &self.0 {
@@ -31,7 +32,7 @@ impl Added {
         }
     }
 
-    /// The fields for an answer of the node itself.
+    /// The added fields, for an answer that the node itself makes.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         headers(self.0.as_deref().unwrap_or_default())
     }

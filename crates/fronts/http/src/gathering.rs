@@ -1,9 +1,9 @@
 //! Holds request bodies until they are complete, so that a call does not occupy an instance while
 //! its body is still arriving.
 //!
-//! A handler that needs its whole body cannot begin before the last byte. Otherwise, a client that
-//! begins a body and stops would keep a place until the deadline, and in a worker that runs one
-//! call at a time the whole worker.
+//! A handler that needs its whole body cannot begin before the last byte. Without gathering, a
+//! client that begins a body and then stops would occupy a place in the instance until the
+//! deadline. If the worker runs one call at a time, that client would block the whole worker.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
@@ -17,24 +17,26 @@ use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::seats::Seats;
 use mote_core::shares::{Share, Shares};
 
-/// Bytes of all bodies that are held at once, complete or not, until their calls have taken them.
+/// The most bytes that all bodies may hold together. A body counts, complete or not, until its call
+/// has taken it.
 const GATHERED_BYTES_MAX: usize = 64 << 20;
-/// The part of them that one owner may hold.
+/// The part of [`GATHERED_BYTES_MAX`] that one owner may use.
 const GATHERED_BYTES_PER_OWNER_MAX: usize = 32 << 20;
-/// A longer body is not gathered.
+/// A body longer than this is not gathered.
 pub const GATHERED_BODY_BYTES_MAX: usize = 16 << 20;
-/// Bodies are copied into blocks of this size: the chunks of a client that sends byte by byte would
-/// otherwise hold a whole read buffer each.
+/// Bodies are copied into blocks of this size. Without the copy, each chunk from a client that
+/// sends byte by byte would keep a whole read buffer in memory.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Bytes are counted in steps of this size.
+/// Held bytes are counted in steps of this size.
 const STEP_BYTES: usize = 4 << 10;
-/// Bodies that are arriving at once, whatever number of bytes they hold. For a further one, the oldest
-/// body of the owner with the most of them is given up.
+/// The most bodies that may be arriving at once, regardless of their size. When a further one
+/// begins, the owner with the most bodies loses its oldest one.
 const BODIES_MAX: usize = 4_096;
-/// The number for one owner. More would be slow uploads from more clients than a node serves.
+/// The most bodies of one owner that may be arriving at once. More of them would mean slow uploads
+/// from more clients than a node serves.
 const BODIES_PER_OWNER_MAX: usize = 1_024;
 
-/// The bodies that a front holds; one per front. `K` identifies an owner, for instance an address.
+/// The bodies that a front holds; one per front. `K` identifies an owner, for example an address.
 #[derive(Debug)]
 pub struct Gathering<K: Eq + Hash> {
     bytes: Shares<K>,
@@ -44,9 +46,9 @@ pub struct Gathering<K: Eq + Hash> {
 /// Why a call cannot wait for its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotGathered {
-    /// Too many bodies are arriving, of this owner or of all.
+    /// Too many bodies are arriving, either from this owner or in total.
     Crowded,
-    /// The body did not arrive.
+    /// The body did not arrive completely.
     Broken(BodyError),
 }
 
@@ -60,7 +62,7 @@ impl From<NotGathered> for Fault {
 }
 
 impl<K: Eq + Hash> Clone for Gathering<K> {
-    /// Another handle to the same bodies.
+    /// Another handle to the same set of bodies.
     fn clone(&self) -> Self {
         Self { bytes: self.bytes.clone(), bodies: self.bodies.clone() }
     }
@@ -73,13 +75,14 @@ impl<K: Eq + Hash + Clone> Default for Gathering<K> {
 }
 
 impl<K: Eq + Hash + Clone + Send + 'static> Gathering<K> {
-    /// Waits until `body` is complete. The body's source must limit its length and the time without
-    /// data. `head_bytes` is the memory that the rest of the request occupies, which is held just
-    /// as long.
+    /// Waits until `body` is complete. The source of the body must limit the body's length and the
+    /// time without data. `head_bytes` is the memory of the rest of the request, which stays
+    /// occupied as long as the body is held.
     ///
-    /// A body that is longer than [`GATHERED_BODY_BYTES_MAX`], or for which its owner or all owners
-    /// together would hold too much, is returned with the part that has arrived so far, and the
-    /// rest continues to arrive. Fails when the body fails, and when too many bodies are arriving.
+    /// Returns the body before it is complete if the body is longer than
+    /// [`GATHERED_BODY_BYTES_MAX`], or if its owner or all owners together would hold too many
+    /// bytes. The returned body contains the part that has arrived, and the rest continues to
+    /// arrive. Fails if the body fails or if too many bodies are arriving.
     pub async fn whole(
         &self,
         owner: K,
@@ -131,13 +134,13 @@ impl<K: Eq + Hash + Clone> Gathering<K> {
 struct Held<K: Eq + Hash> {
     blocks: VecDeque<BytesMut>,
     bytes: usize,
-    /// The number of those bytes that count; a multiple of the step.
+    /// How many of the held bytes are counted; a multiple of [`STEP_BYTES`].
     counted: usize,
     share: Option<Share<K>>,
 }
 
 impl<K: Eq + Hash + Clone> Held<K> {
-    /// Copies a chunk. Returns `false`, and copies nothing, if there is no room for it.
+    /// Copies a chunk. If there is no room for it, returns `false` and copies nothing.
     fn add(&mut self, mut chunk: &[u8]) -> bool {
         let bytes = self.bytes + chunk.len();
         let counted = bytes.next_multiple_of(STEP_BYTES);
@@ -163,7 +166,7 @@ impl<K: Eq + Hash + Clone> Held<K> {
     }
 }
 
-/// A body that was gathered, and the rest of one that was not completely gathered.
+/// A gathered body, and the part that is still to arrive if the body was returned before its end.
 struct Gathered<K: Eq + Hash> {
     held: Held<K>,
     rest: Option<Box<dyn BodySource>>,
@@ -187,7 +190,8 @@ impl<K: Eq + Hash + Send> BodySource for Gathered<K> {
 mod tests {
     use super::*;
 
-    /// Returns these chunks; after the last one it ends, or waits for ever.
+    /// A body of chunks with these lengths. After the last chunk, the body ends if the flag is set;
+    /// otherwise it waits for ever.
     struct Chunks(VecDeque<usize>, bool);
 
     impl BodySource for Chunks {
@@ -210,7 +214,7 @@ mod tests {
         let gathering = Gathering::new(1 << 20, 1 << 20);
         let whole = now(gathering.whole("a", 0, body(&[100_000, 1, 70_000], true))).unwrap();
         assert_eq!(whole.length(), Some(170_001));
-        // The sum includes a step for the head.
+        // The sum includes one step for the head of the request.
         assert_eq!(gathering.held_bytes(), 172_032 + STEP_BYTES);
         assert_eq!(now(whole.collect(1 << 20)).unwrap().len(), 170_001);
         assert_eq!(gathering.held_bytes(), 0);
@@ -226,8 +230,8 @@ mod tests {
     fn what_has_no_room_goes_on_arriving() {
         let gathering = Gathering::new(60_000, 30_000);
         let held = now(gathering.whole("a", 0, body(&[16_000], true))).unwrap();
-        // Its owner holds 16 KiB, so there is no room for the second chunk; nevertheless, all
-        // chunks arrive.
+        // The owner already holds 16 KiB, so the second chunk does not fit. All chunks still
+        // arrive.
         let late = now(gathering.whole("a", 0, body(&[3_000, 5_000, 2_000], true))).unwrap();
         assert_eq!(late.length(), None);
         assert_eq!(now(late.collect(1 << 20)).unwrap().len(), 10_000);

@@ -1,10 +1,11 @@
-//! Follows the HTTP/2 frames of a connection, and detects a peer that sends too many frames without
+//! Counts the HTTP/2 frames of a connection and detects a peer that sends too many frames without
 //! content.
 //!
-//! PING, SETTINGS, PRIORITY, WINDOW_UPDATE and RST_STREAM cause work for a node and cost a peer
-//! nothing, and HTTP/2 itself does not limit them (CVE-2019-9512, 9513, 9515, CVE-2023-44487). A
-//! [`FrameMeter`] reads only the nine bytes in front of each frame, in both directions. Requests,
-//! bodies and answers give a peer credit, other frames use it up, and time restores some of it.
+//! PING, SETTINGS, PRIORITY, WINDOW_UPDATE and RST_STREAM cause work for the node but cost the peer
+//! nothing, and HTTP/2 sets no limit on them (CVE-2019-9512, 9513, 9515, CVE-2023-44487). A
+//! [`FrameMeter`] reads only the nine-byte header of each frame, in both directions. Requests,
+//! bodies and answers add to the peer's credit, other frames use the credit up, and some credit
+//! returns with time.
 
 use std::fmt;
 
@@ -14,23 +15,26 @@ const HEADER_BYTES: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 
-/// Frames without content that a peer may send before any progress: more than clients send when
-/// they begin, and few enough that serving them takes less than a millisecond.
+/// The number of frames without content that a peer may send before any progress. It is more than
+/// clients send when they begin, and small enough that serving the frames takes less than a
+/// millisecond.
 pub const CONTROL_FRAMES_MAX: u32 = 1_000;
-/// Frames without content that each second allows in addition to progress.
+/// The number of frames without content that a peer may send per second in addition to those that
+/// progress allows.
 pub const CONTROL_FRAMES_PER_S: u32 = 100;
-/// The credit for a request: acknowledgements, a reset, and updates of its windows.
+/// The credit for a request: enough for acknowledgements, a reset, and updates of the request's
+/// windows.
 const HEADERS_CREDIT: u32 = 4;
-/// The credit for a frame of a body or of an answer, in either direction: an update of the window
-/// of its stream and of the connection.
+/// The credit for one frame of a body or of an answer, in either direction: enough for one window
+/// update of the stream and one of the connection.
 const DATA_CREDIT: u32 = 2;
-/// A longer frame gives one more credit for each of these steps: some clients update windows that
-/// often.
+/// A longer frame gives one more credit for each step of this size, because some clients update
+/// windows that often.
 const DATA_CREDIT_BYTES: u32 = 1 << 10;
 
-/// GOAWAY with ENHANCE_YOUR_CALM, for a peer that sends too many frames without content. The last
-/// stream is the highest possible, because the frame must not affect requests that are being
-/// served.
+/// GOAWAY with ENHANCE_YOUR_CALM, for a peer that sends too many frames without content. The frame
+/// names the highest possible stream as the last one, because it must not affect requests that are
+/// being served.
 pub const CALM: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 11];
 
 /// A peer sends too many frames without content.
@@ -45,7 +49,7 @@ impl fmt::Display for Flood {
 
 impl std::error::Error for Flood {}
 
-/// Where the bytes of one direction are: in a frame's payload or in its header.
+/// The position in the bytes of one direction: inside a frame's payload or inside a header.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     /// Bytes to skip before the next header.
@@ -59,7 +63,8 @@ impl Way {
         Self { skip, header: [0; HEADER_BYTES], have: 0 }
     }
 
-    /// Calls `frame` with the kind and payload length of each frame that begins in `bytes`.
+    /// Calls `frame` with the kind and payload length of each frame whose header is completed in
+    /// `bytes`.
     fn pass(&mut self, mut bytes: &[u8], mut frame: impl FnMut(u8, u32)) {
         loop {
             let skipped = self.skip.min(bytes.len());
@@ -87,19 +92,19 @@ impl Way {
     }
 }
 
-/// The frames of one connection from the server's side.
+/// Counts the frames of one connection, on the server's side.
 #[derive(Debug, Clone)]
 pub struct FrameMeter {
     received: Way,
     sent: Way,
     credit: u32,
-    /// When time last added credit.
+    /// The last time at which credit was restored.
     refilled_ns: u64,
 }
 
 impl FrameMeter {
-    /// The meter of a connection whose preface has not been received yet. `now_ns` is a monotonic
-    /// time.
+    /// The meter of a connection that has not yet received the client preface. `now_ns` is a
+    /// monotonic time.
     pub const fn new(now_ns: u64) -> Self {
         Self {
             received: Way::new(PREFACE_BYTES),
@@ -109,8 +114,8 @@ impl FrameMeter {
         }
     }
 
-    /// Counts the frames that the client sent; returns the number of frames that begin in `bytes`.
-    /// `now_ns` is called only if the credit is used up.
+    /// Counts the frames that the client sent. Returns the number of frames whose header was
+    /// completed in `bytes`. Calls `now_ns` only if the credit is used up.
     pub fn received(&mut self, bytes: &[u8], now_ns: impl Fn() -> u64) -> Result<u32, Flood> {
         let Self { received, credit, refilled_ns, .. } = self;
         let mut frames = 0;
@@ -142,7 +147,7 @@ impl FrameMeter {
         });
     }
 
-    /// Whether the sent bytes end with a whole frame, so that [`CALM`] may follow.
+    /// Whether the sent bytes end at the end of a frame, so that [`CALM`] may follow.
     pub fn may_say_calm(&self) -> bool {
         self.sent.is_between_frames()
     }
@@ -174,7 +179,7 @@ mod tests {
         [&[a, b, c, kind, 0, 0, 0, 0, 1], &vec![0xff; length][..]].concat()
     }
 
-    /// A meter after the preface.
+    /// A meter that has already received the preface.
     fn meter() -> FrameMeter {
         let mut meter = FrameMeter::new(0);
         assert_eq!(meter.received(&[0xff; PREFACE_BYTES], || 0), Ok(0));
@@ -200,7 +205,7 @@ mod tests {
                 assert_eq!(meter.received(&frame(kind, 8), || 0), Ok(1), "frame {n}");
             }
             assert_eq!(meter.received(&frame(kind, 8), || 0), Err(Flood));
-            // A second allows exactly the stated number of frames.
+            // One second allows exactly the stated number of frames.
             for _ in 0..CONTROL_FRAMES_PER_S {
                 assert_eq!(meter.received(&frame(kind, 8), || S), Ok(1));
             }
@@ -215,11 +220,11 @@ mod tests {
     fn progress_pays_for_what_comes_with_it() {
         let mut meter = meter();
         for _ in 0..100_000 {
-            // A long answer, whose client updates two windows after every 1 KiB.
+            // A long answer whose client updates two windows after every 1 KiB.
             meter.sent(&frame(DATA, 16 << 10));
             let updates = frame(WINDOW_UPDATE, 4).repeat(16);
             assert!(meter.received(&updates, || 0).is_ok());
-            // A request that the client cancels.
+            // A request that the client cancels right away.
             let request = [frame(HEADERS, 50), frame(3, 4)].concat();
             assert!(meter.received(&request, || 0).is_ok());
         }

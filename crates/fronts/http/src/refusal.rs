@@ -10,27 +10,27 @@ use crate::added::Added;
 
 /// `WWW-Authenticate` of a 401 (RFC 6750, 3).
 const CHALLENGE: &str = "Bearer realm=\"mote\"";
-/// The same where only a signature of the whole request helps.
+/// The `WWW-Authenticate` of a 401 if only a signature of the whole request helps.
 const SIGNATURE_CHALLENGE: &str = "Signature realm=\"mote\"";
 
-/// An answer of the platform itself.
+/// An answer that the platform itself gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub status: u16,
     pub code: &'static str,
-    /// What is wrong and how to correct it, for the caller.
+    /// Tells the caller what is wrong and how to correct it.
     pub detail: String,
-    /// `Allow`, for 405.
+    /// The value of `Allow`, for a 405.
     pub allow: Option<String>,
     pub retry_after_s: Option<u32>,
-    /// Fields for browsers, if the function has rules for them.
+    /// Fields for browsers, if the function has rules for browsers.
     pub(crate) added: Added,
     /// The realm of basic authentication (RFC 7617), for a 401 that asks for a password.
     pub realm: Option<String>,
 }
 
 impl Refusal {
-    /// The refusal of a request whose connection has no place any more.
+    /// The refusal of a request whose connection has lost its place.
     pub(crate) fn no_place() -> Self {
         let text = "too many connections of callers without a key, a token or a certificate";
         let mut refusal = Self::new(503, "M1032", text);
@@ -38,7 +38,6 @@ impl Refusal {
         refusal
     }
 
-    /// A refusal with a status, a code and its text.
     pub fn new(status: u16, code: &'static str, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         Self {
@@ -52,14 +51,14 @@ impl Refusal {
         }
     }
 
-    /// The answer to a browser that asks whether it may send a request. Not a refusal, but an answer
-    /// of the node itself like one; it has no body.
+    /// The answer to a browser that asks whether it may send a request. It is not a refusal, but
+    /// the node itself gives it like a refusal. It has no body.
     pub(crate) fn no_content() -> Self {
         Self::new(204, "", "")
     }
 
-    /// An answer that sends the client to another address, with the query of the request if that
-    /// address has none.
+    /// An answer that redirects the client to the address `to`. If `to` has no query, the query of
+    /// the request is added.
     pub(crate) fn redirect(status: u16, to: &[u8], query: &[u8]) -> Self {
         let mut to = to.to_vec();
         if !query.is_empty() && !to.contains(&b'?') && !to.contains(&b'#') {
@@ -71,7 +70,7 @@ impl Refusal {
         Self { added: Added::new(fields.into()), ..Self::new(status, "", "") }
     }
 
-    /// A text of the node itself, for a request that no function answers.
+    /// An answer with a text of the node itself, for a request that no function answers.
     pub(crate) fn text(text: String) -> Self {
         Self::new(200, "", text)
     }
@@ -84,7 +83,7 @@ impl Refusal {
         if self.code.is_empty() { "application/octet-stream" } else { "application/problem+json" }
     }
 
-    /// With these fields for browsers, if there are any.
+    /// Sets the fields for browsers, unless `added` is empty.
     pub(crate) fn with(mut self, added: &Added) -> Self {
         if *added != Added::default() {
             self.added.clone_from(added);
@@ -92,13 +91,13 @@ impl Refusal {
         self
     }
 
-    /// With these fields for browsers in addition to its own.
+    /// Adds these fields for browsers to those that the refusal already has.
     pub(crate) fn with_fields(mut self, added: &Added) -> Self {
         self.added = self.added.and(added);
         self
     }
 
-    /// The row of a fault, with its text for the network.
+    /// The refusal that the table of faults defines for `fault`, with the fault's public text.
     pub fn of_fault(fault: &mote_core::Fault, function: &str) -> Self {
         let answer = fault.answer();
         Self {
@@ -108,7 +107,8 @@ impl Refusal {
         }
     }
 
-    /// The same for callers of a function that was written for `compat`.
+    /// Like [`Refusal::of_fault`], but with the status that callers of a function written for
+    /// `compat` expect.
     pub fn of_fault_for(
         fault: &mote_core::Fault,
         function: &str,
@@ -117,7 +117,7 @@ impl Refusal {
         Self { status: fault.http_for(compat), ..Self::of_fault(fault, function) }
     }
 
-    /// `WWW-Authenticate` of a 401.
+    /// The value of `WWW-Authenticate` for a 401.
     pub(crate) fn challenge(&self) -> Cow<'static, str> {
         match &self.realm {
             Some(realm) => format!("Basic realm=\"{realm}\", charset=\"UTF-8\"").into(),
@@ -128,9 +128,10 @@ impl Refusal {
         }
     }
 
-    /// The body: problem details (RFC 9457) with our code, and the invocation if there is one.
+    /// The body of the answer. For a refusal, problem details (RFC 9457) with `mote`'s code, and
+    /// the invocation id if there is one.
     ///
-    /// If it is no refusal, its text.
+    ///  For an answer that is not a refusal, only the text.
     pub fn problem_json(&self, invocation: Option<mote_core::InvocationId>) -> String {
         if self.code.is_empty() {
             return self.detail.clone();
@@ -151,7 +152,7 @@ impl Refusal {
     }
 }
 
-/// The caller's bytes for an error text: escaped, at most 64 characters.
+/// Bytes from the caller in a form for error texts: escaped, and at most 64 characters.
 pub fn shown(bytes: &[u8]) -> String {
     let mut text = String::new();
     for (count, byte) in bytes.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Raw bytes sent to the HTTP/1.1 front over loopback sockets. Invalid requests are refused with
-//! the status and text of the table, nothing smuggled after them reaches a function, and valid
-//! requests reach one exactly once with the framing of the bytes.
+//! the status and text in the table, and nothing smuggled after them reaches a function. Each valid
+//! request reaches a function exactly once, framed as its bytes say.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,14 +12,15 @@ use mote_http::http::{Bounds, Config};
 use support::raw_http::{Client, Server};
 
 enum Expect {
-    /// Refused with this text; the connection ends and nothing reaches a function.
+    /// The request is refused with this status and text, the connection ends, and nothing reaches a
+    /// function.
     Refused(u16, &'static str),
-    /// The platform answers with this; the connection stays open.
+    /// The platform answers with this status and text, and the connection stays open.
     Answered(u16, &'static str),
     /// A function received exactly this (method, path, query, body), and the next request on the
     /// connection is served separately.
     Seen(&'static str, &'static str, &'static str, &'static [u8]),
-    /// Like `Seen`, and the connection ends after it.
+    /// Like `Seen`, but the connection ends after the answer.
     SeenLast(&'static str, &'static str, &'static str, &'static [u8]),
 }
 use Expect::{Answered, Refused, Seen, SeenLast};
@@ -57,7 +58,7 @@ fn get(target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes()
 }
 
-/// `GET /echo` with these header lines and no Host of its own.
+/// `GET /echo` with these header lines and without the usual Host.
 fn bare(fields: &str) -> Vec<u8> {
     format!("GET /echo HTTP/1.1\r\n{fields}\r\n").into_bytes()
 }
@@ -151,7 +152,7 @@ fn cases() -> Vec<Case> {
     add("17", bare(&format!("Host: a\r\n{}", "X: 1\r\n".repeat(100))), Refused(431, FIELDS));
     add("17", bare(&format!("Host: a\r\nX: {}\r\n", "a".repeat(32 << 10))), Refused(431, FIELDS));
     add("17", bare(&format!("Host: a\r\nX: {}", "a".repeat(60_000))), Refused(431, FIELDS));
-    // The field with a _ is left out; the test below looks at what the function gets.
+    // The field with the `_` is left out. The test below checks what the function receives.
     add("18", bare("Host: a\r\nX_Auth: 1\r\nX-Auth: 2\r\n"), Seen("GET", "/", "", b""));
     add("18", bare("Host: a\r\nx-auth: 1\r\nX_AUTH: 2\r\n"), Seen("GET", "/", "", b""));
     add("18", bare("Host: a\r\nX-A_B: 1\r\nX_A-B: 2\r\n"), Refused(400, "field names differ only by _ and -"));
@@ -212,10 +213,11 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// A request that must never be served after a refused one, and must be served after a served one.
+/// The request after each case. It must never be served after a refused request, and must be served
+/// after a served one.
 const NEXT: &[u8] = b"GET /echo/next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
-/// Sends one case with `send` and returns what went wrong, if anything did.
+/// Sends one case with `send`. Returns a description of what went wrong, if anything did.
 fn run(server: &Server, case: &Case, send: impl Fn(&mut Client, &[u8])) -> Result<(), String> {
     server.fake.take_saw();
     let mut client = server.client();
@@ -325,8 +327,9 @@ fn no_split_of_the_bytes_changes_the_answer() {
     let mut wrong = Vec::new();
     let mut of_row = std::collections::HashMap::new();
     for case in &cases() {
-        // Two of each row, and more of the chunked ones, because cuts affect their states. Row 20
-        // is left out: whether bytes arrived together with an Upgrade request depends on timing.
+        // Two cases of each row, and more of the chunked ones, because cuts affect their states.
+        // Row 20 is left out, because it depends on timing whether bytes arrive together with an
+        // Upgrade request.
         let count = of_row.entry(case.row).or_insert(0);
         *count += 1;
         let most = if matches!(case.row, "9" | "10" | "11" | "ok") { 12 } else { 2 };
@@ -350,12 +353,13 @@ fn an_address_at_its_limit_keeps_its_newest_connections() {
     let config = Config { connections_max: 8, connections_per_address_max: 4, ..Config::default() };
     let mut server = Server::start(config);
     let get = "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n";
-    // Loopback is one owner, whichever of its addresses is the source.
+    // All loopback addresses count as one owner.
     let mut kept: Vec<Client> = (0..4).map(|_| server.client()).collect();
     for client in &mut kept {
         assert_eq!(client.call(get).status, 200);
     }
-    // A connection without a request ends before one that was used, and the older of two such first.
+    // A connection without a request ends before one that was used. Of two used ones, the older
+    // ends first.
     let mut silent = server.client();
     let mut newest = server.client();
     assert_eq!(newest.call(get).status, 200);
@@ -383,7 +387,7 @@ fn connections_in_use_are_never_ended_for_others() {
     assert_eq!(answer.detail(), "too many connections from this address");
     assert!(refused.is_over());
     drop(running.pop());
-    // The place is free once the front has noticed the end of the connection.
+    // The place becomes free when the front notices the end of the connection.
     let get = "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n";
     loop {
         let mut client = server.client();
@@ -409,7 +413,7 @@ fn fronts_share_the_connections_of_one_address() {
     for client in &mut kept {
         assert_eq!(client.call(get).status, 200);
     }
-    // Each front ends a connection of the other one.
+    // Each front ends a connection of the other front.
     for (at, server) in [(0, &second), (1, &first)] {
         let mut newest = server.client();
         assert_eq!(newest.call(get).status, 200);
@@ -421,7 +425,8 @@ fn fronts_share_the_connections_of_one_address() {
     second.stop();
 }
 
-/// Programs that receive fields as variables would take `Proxy` for their own `HTTP_PROXY`.
+/// Programs that receive fields as environment variables would take `Proxy` for their own
+/// `HTTP_PROXY`.
 #[test]
 fn a_callers_proxy_field_reaches_no_function() {
     let server = Server::start(Config::default());
@@ -432,8 +437,8 @@ fn a_callers_proxy_field_reaches_no_function() {
     assert_eq!(names, ["host", "x-proxy"]);
 }
 
-/// `Connection` names fields that end here, before or after it, but never the host, the length, or
-/// where a request comes from.
+/// A field that `Connection` names is removed, whether it comes before or after `Connection`. The
+/// host, the length and the field that names the client are never removed.
 #[test]
 fn what_a_callers_connection_field_names_reaches_no_function() {
     let server = Server::start(Config::default());

@@ -1,5 +1,5 @@
-//! HTTP/2 with prior knowledge, with other projects' clients (hyper's, h2's own, curl) and with raw
-//! frames that no client would send.
+//! HTTP/2 with prior knowledge. The tests use clients of other projects (hyper, h2, curl) and raw
+//! frames that no real client would send.
 
 #![allow(clippy::unwrap_used)]
 
@@ -84,8 +84,9 @@ fn requests_and_answers_as_over_http_1() {
             assert_eq!(parts.status == 200, detail.is_empty(), "{host}");
             assert!(detail.is_empty() || problem["detail"] == detail, "{host}: {problem}");
         }
-        // A field with _ does not pass for one with - here either, and two with both are refused;
-        // parts of a cookie are joined.
+        // As with HTTP/1.1, a field with `_` is dropped if another field has the same name with
+        // `-`, and two names that both mix `_` and `-` are refused. The parts of a cookie are
+        // joined.
         let twins = at("GET", "/echo").header("x_auth", "evil").header("x-auth", "good");
         let (_, body) = call(&mut sender, twins, Vec::new()).await;
         let text = String::from_utf8(body.to_vec()).unwrap();
@@ -96,7 +97,7 @@ fn requests_and_answers_as_over_http_1() {
         let (_, body) = call(&mut sender, crumbs, Vec::new()).await;
         let text = String::from_utf8(body.to_vec()).unwrap();
         assert!(text.contains("cookie: a=1; b=2\n"), "{text}");
-        // A large body in both directions.
+        // The test sends a large body in both directions.
         let whole = pattern_bytes(6 << 20);
         let (_, body) = call(&mut sender, at("PUT", "/echo"), whole.clone()).await;
         assert!(body.ends_with(&whole));
@@ -154,7 +155,7 @@ fn curl_speaks_to_it() {
     assert!(text.starts_with("HTTP/2 200") && text.ends_with("|200 2"), "{text}");
 }
 
-/// A raw connection that sends and receives frames.
+/// A raw connection for sending and receiving frames.
 struct Raw(std::net::TcpStream);
 
 impl Raw {
@@ -175,7 +176,7 @@ impl Raw {
         let _ = self.0.write_all(&frame);
     }
 
-    /// HEADERS with END_HEADERS; each field as a literal without index.
+    /// Sends HEADERS with END_HEADERS. Each field is a literal without index.
     fn headers(&mut self, stream: u32, end: bool, fields: &[(&str, &str)]) {
         let mut block = Vec::new();
         for (name, value) in fields {
@@ -189,7 +190,8 @@ impl Raw {
         self.frame(1, 4 | u8::from(end), stream, &block);
     }
 
-    /// The next frame of one of these kinds: kind, stream, payload. `None` at the end.
+    /// Reads the next frame of one of these kinds. Returns its kind, stream and payload, or `None`
+    /// at the end.
     fn next(&mut self, kinds: &[u8]) -> Option<(u8, u32, Vec<u8>)> {
         loop {
             let mut head = [0; 9];
@@ -222,7 +224,7 @@ fn row_37_malformed_heads_are_stream_errors() {
     let server = Server::start(Config::default());
     let connect = [(":method", "CONNECT"), (":protocol", "websocket")];
     let cases: [(&str, Vec<(&str, &str)>); 7] = [
-        // WebSockets over HTTP/2 (RFC 8441), which the settings of the front do not announce.
+        // The front does not announce WebSockets over HTTP/2 (RFC 8441) in its settings.
         ("extended CONNECT", [&connect[..], &GET[1..]].concat()),
         ("upper-case name", [&GET[..], &[("X-Upper", "1")]].concat()),
         ("connection field", [&GET[..], &[("connection", "close")]].concat()),
@@ -297,7 +299,7 @@ fn row_40_floods_end_the_connection() {
         }
         raw.frame(9, 0, 1, &[0, 1, b'x', 1, b'y']);
     });
-    // Frames that a library answers, or ignores, without counting.
+    // The library answers or ignores these frames without counting them.
     for (name, kind, stream, payload) in [
         ("ping", 6, 0, &[0; 8][..]),
         ("settings", 4, 0, &[]),
@@ -351,7 +353,7 @@ fn an_idle_connection_is_ended() {
     });
 }
 
-/// An h2 client whose streams all begin with this window; its connection answers pings.
+/// An h2 client whose streams all begin with this window. The connection still answers pings.
 async fn windowed(server: &Server, window: u32) -> h2::client::SendRequest<Bytes> {
     windowed_at(server.address, window).await
 }
@@ -394,7 +396,7 @@ fn to(path: &str) -> http::Request<()> {
     http::Request::builder().uri(format!("http://a{path}")).body(()).unwrap()
 }
 
-/// Some clients lose an answer when its stream is reset before they have sent their body.
+/// Some clients lose an answer if its stream is reset before they have sent their body.
 #[test]
 fn an_answer_ends_after_a_short_body_that_nobody_reads() {
     let server = Server::start(Config::default());
@@ -416,7 +418,8 @@ fn an_answer_ends_after_a_short_body_that_nobody_reads() {
                 std::future::poll_fn(|cx| std::task::Poll::Ready(body.poll_reset(cx).is_ready()));
             assert!(!reset.await, "{path}");
         }
-        // Nobody waits long for a client that sends nothing, or for a body of unknown length.
+        // For a client that sends nothing, the wait is short. For a body of unknown length, there
+        // is no wait.
         for length in [Some(5), None] {
             let mut sender = windowed(&server, 65_535).await;
             let mut request = http::Request::post("http://a/nobody");
@@ -438,8 +441,8 @@ fn a_client_that_takes_nothing_of_its_answer_is_given_up() {
     let config = Config { write_timeout: Duration::from_millis(200), ..Config::default() };
     let server = Server::start(config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    // This covers a whole connection that takes nothing at all: pings are answered, no window is
-    // given.
+    // The client takes nothing at all on the whole connection. It answers pings but opens no
+    // window.
     let ended = runtime.block_on(async {
         let mut sender = windowed(&server, 0).await;
         let (answer, _) = sender.send_request(to("/stream?n=1000000"), true).unwrap();
@@ -454,7 +457,7 @@ fn a_client_that_takes_nothing_of_its_answer_is_given_up() {
         });
     };
     over(1);
-    // One stream of a connection whose other streams continue.
+    // One stream takes nothing, while other streams of its connection continue.
     runtime.block_on(async {
         let mut sender = windowed(&server, 1).await;
         let (stalled, _) = sender.send_request(to("/stream?n=1000000"), true).unwrap();
@@ -488,11 +491,11 @@ fn answers_that_nobody_takes_are_bounded() {
             let (answer, _) = sender.send_request(to("/big?n=262144"), true).unwrap();
             let answer = answer.await.unwrap();
             statuses.push(answer.status().as_u16());
-            // Dropping the body would give up its stream.
+            // Dropping the body would end its stream.
             kept_open.push(answer);
             sender = sender.ready().await.unwrap();
         }
-        // At most 8 MiB wait; answers beyond that are not kept.
+        // At most 8 MiB of answers may wait. Further answers are not kept.
         let kept = statuses.iter().filter(|status| **status == 200).count();
         assert_eq!(kept, 32, "{statuses:?}");
         assert!(statuses[32..].iter().all(|status| *status == 503), "{statuses:?}");
@@ -519,14 +522,14 @@ fn requests_without_an_invocation_end_the_connection() {
 
 #[test]
 fn open_streams_of_all_connections_are_bounded() {
-    // An address may have half.
+    // One address may use half of the streams.
     let config = Config { streams_max: 40, ..Config::default() };
     let server = Server::start_at((Ipv6Addr::UNSPECIFIED, 0).into(), config);
     let port = server.address.port();
     let own = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let other = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
     runtime().block_on(async {
-        // Answers of the node itself keep their streams open, too, while the client gives them no
+        // Answers of the node itself keep their streams open, too, while the client opens no
         // window.
         let mut held = Vec::new();
         for _ in 0..2 {
@@ -545,14 +548,14 @@ fn open_streams_of_all_connections_are_bounded() {
             (answer.status().as_u16(), &answer.headers()["retry-after"]),
             (503, &http::HeaderValue::from(1))
         );
-        // The answer ends although its client gives no window.
+        // The answer ends even though its client opens no window.
         assert!(answer.into_body().data().await.is_none());
         assert_eq!(server.fake.calls(), 0);
-        // Other addresses have their share.
+        // Other addresses still have their share.
         let mut others = windowed_at(other, 1 << 16).await;
         let (answer, _) = others.send_request(to("/count"), true).unwrap();
         assert_eq!(answer.await.unwrap().status(), 200);
-        // The places of streams that are given up are free again.
+        // When streams are dropped, their places become free again.
         drop(held);
         let mut tries = 0;
         loop {
@@ -581,7 +584,7 @@ fn a_stream_with_a_long_head_counts_as_several() {
     };
     runtime().block_on(async {
         let mut sender = windowed(&server, 1 << 16).await;
-        // Seven of the eight places that the address has.
+        // This request uses seven of the eight places that the address has.
         let (_first, _) = sender.send_request(long(), true).unwrap();
         sender = sender.ready().await.unwrap();
         let (second, _) = sender.send_request(long(), true).unwrap();
@@ -625,7 +628,8 @@ fn a_stop_answers_the_streams_that_cross_its_goaway() {
     let (.., first) = raw.next(&[GOAWAY]).unwrap();
     assert_eq!(first[..4], [0x7f, 0xff, 0xff, 0xff], "it leaves out no stream yet");
     let (.., ping) = raw.next(&[6]).unwrap();
-    // A client that has not read these frames yet; after that one that ignores them.
+    // The first request comes from a client that has not yet read these frames. The request after
+    // the ping comes from one that ignores them.
     raw.headers(1, true, &GET);
     raw.frame(6, 1, 0, &ping);
     raw.headers(3, true, &GET);
@@ -645,8 +649,8 @@ fn a_stop_answers_the_streams_that_cross_its_goaway() {
 fn a_stop_gives_up_streams_that_do_not_arrive() {
     let config = Config { arrival_grace: Duration::from_millis(300), ..Config::default() };
     let mut server = Server::start(config);
-    // One client answers no ping and sends half of a head, and the body of another one does not
-    // continue.
+    // One client answers no ping and sends half of a head. The body of the other client's request
+    // stops arriving.
     let mut silent = Raw::connect(&server);
     let is_read = |raw: &mut Raw| {
         raw.frame(6, 0, 0, &[7; 8]);
@@ -672,13 +676,13 @@ fn a_stop_gives_up_streams_that_do_not_arrive() {
         let since = std::time::Instant::now();
         server.begin_stop();
         let answered = trickling.next(&[1]).expect("it is told");
-        // `:status: 503`, with the value in Huffman's code (RFC 7541).
+        // `:status: 503`, with the value in Huffman coding (RFC 7541).
         let told = [0x48, 0x83, 0x6c, 0x0c, 0xff];
         assert!(answered.2.windows(5).any(|part| part == told), "{:x?}", answered.2);
         while trickling.next(&[]).is_some() {}
         while silent.next(&[]).is_some() {}
         assert!(since.elapsed() < Duration::from_secs(5), "they end after {:?}", since.elapsed());
-        // Accepted requests are not given up with them.
+        // Accepted requests are not given up together with the others.
         server.fake.permits.add_permits(1);
         call.join().unwrap()
     });

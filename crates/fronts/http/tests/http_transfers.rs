@@ -1,5 +1,5 @@
-//! The HTTP front with clients that follow the rules, or disconnect: connections that are kept
-//! open, bodies that stream in both directions in bounded memory, time limits, HTTP/2.
+//! The HTTP front with clients that follow the rules or disconnect: kept connections, bodies that
+//! stream in both directions in bounded memory, time limits, and HTTP/2.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +33,7 @@ fn a_connection_is_kept_and_its_requests_are_answered_in_order() {
         assert_eq!(answer.header("connection"), None);
         assert!(answer.header("server-timing").is_some() && answer.header("date").is_some());
     }
-    // Pipelined requests, with bodies of all kinds between them.
+    // The requests are pipelined, and bodies of all kinds come between them.
     let mut all = String::new();
     for n in 0..50 {
         all.push_str(&match n % 3 {
@@ -86,7 +86,7 @@ fn answers_have_the_form_their_request_and_status_demand() {
     assert_eq!(answer.body, pattern_bytes(200_000));
     let answer = call(&mut client, "GET /echo HTTP/1.0\r\nConnection: keep-alive");
     assert_eq!(answer.header("connection"), Some("keep-alive"));
-    // HTTP/1.0 has no chunks: the end of the connection marks the end of the stream.
+    // HTTP/1.0 has no chunked coding, so the end of the connection marks the end of the stream.
     let answer = call(&mut client, "GET /stream?n=200000 HTTP/1.0\r\nConnection: keep-alive");
     assert_eq!(answer.header("transfer-encoding"), None);
     assert!(answer.closes());
@@ -106,7 +106,7 @@ fn a_client_that_waits_for_continue_gets_it_or_a_refusal() {
     assert_eq!(client.answer(false).unwrap().status, 100);
     let answer = client.send("abc").answer(false).unwrap();
     assert!(answer.status == 200 && answer.text().ends_with("abc"));
-    // A body that is not allowed is refused before it is sent.
+    // A body that is not allowed is refused before the client sends it.
     let answer = client.call(&format!("POST /small HTTP/1.1\r\n{head}: 11\r\n\r\n"));
     assert_eq!(answer.status, 413);
     assert!(client.is_over());
@@ -176,7 +176,7 @@ fn a_body_of_20_mib_waits_in_the_socket_until_it_is_read() {
         let largest = server.fake.state.largest_chunk.load(Ordering::SeqCst);
         println!("chunked {chunked}: {ahead} bytes sent ahead, largest chunk {largest}");
         assert!(answer.ends_with(&total.to_string()), "{answer}");
-        // Two chunks and one buffer are in the front; the kernel holds the rest.
+        // The front holds two chunks and one buffer. The kernel holds the rest.
         assert!(ahead <= 1 << 20, "{ahead} bytes ahead of the function");
         assert!(largest <= 128 << 10, "chunk of {largest} bytes");
     }
@@ -205,7 +205,7 @@ fn a_function_that_takes_bodies_whole_is_called_when_the_last_byte_is_there() {
         let answer = slow.answer(false).unwrap();
         assert!(answer.status == 200 && answer.body.ends_with(&body), "{framing}");
         assert_eq!(server.fake.calls(), 20);
-        // The connection stays open, and a body that breaks off never reaches a function.
+        // The connection stays open, and an incomplete body never reaches a function.
         slow.send(format!("POST /whole HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n")).send(first);
         drop(slow);
         assert_eq!(other.call("GET /count HTTP/1.1\r\nHost: a\r\n\r\n").text(), "21");
@@ -217,14 +217,15 @@ fn a_body_over_the_limit_is_refused_and_the_client_can_read_why() {
     let server = Server::start(Config::default());
     let text = "body limit 6 MiB; raise it: body in [limits] or body_max in [http]";
     let body = vec![b'x'; (6 << 20) + 1];
-    // With a declared length, although the client sends the whole body.
+    // With a declared length, the request is refused at once, although the client sends the whole
+    // body.
     let mut client = server.client();
     let head = format!("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
     client.send(head).send(&body);
     let answer = client.answer(false).unwrap();
     assert_eq!((answer.status, answer.detail()), (413, text.to_owned()));
     assert_eq!(server.fake.calls(), 0);
-    // Chunked: the size is known only when it exceeds the limit.
+    // With chunked coding, the front learns the size only when it exceeds the limit.
     let mut client = server.client();
     client.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     client.send(format!("{:x}\r\n", body.len())).send(&body);
@@ -263,7 +264,7 @@ fn what_comes_too_slowly_is_refused_in_time() {
         tried += 1;
     }
     assert!(server.fake.take_saw().iter().all(|saw| saw.body.is_err()), "a cut body looked whole");
-    // A client that sends single bytes does not extend its time.
+    // A client that sends single bytes does not get more time.
     let begin = Instant::now();
     let mut client = server.client();
     client.stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -275,7 +276,7 @@ fn what_comes_too_slowly_is_refused_in_time() {
             break;
         }
     }
-    // An idle connection is closed without an answer, whether it was used or not.
+    // An idle connection is closed without an answer, whether or not it was used.
     let mut client = server.client();
     client.call("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(client.is_over());
@@ -294,7 +295,8 @@ fn a_client_that_goes_away_cancels_its_invocation() {
     let chunked = "Host: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let whole = format!("Host: a\r\nContent-Length: 100000\r\n\r\n{}", "x".repeat(100_000));
     for (n, request) in [
-        // The body is whole, was streamed, is still arriving, or is not read; or the answer is
+        // The first four requests cover a body that is complete at once, one that was streamed, one
+        // that is still arriving and one that is not read. For the last two requests, the answer is
         // still being sent.
         "GET /slow HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
         format!("POST /slow HTTP/1.1\r\n{whole}"),
@@ -330,7 +332,8 @@ fn a_client_that_ends_its_side_still_gets_its_answer() {
         format!("GET /slow HTTP/1.1\r\n{head}\r\n"),
         format!("GET /slow HTTP/1.1\r\n{head}Connection: close\r\n\r\n"),
         "GET /slow HTTP/1.0\r\n\r\n".to_owned(),
-        // Bodies that are whole at once, that are read while they arrive, and that wait to be read.
+        // A body that is complete at once, one that is read while it arrives, and one that waits to
+        // be read.
         format!("POST /slow HTTP/1.1\r\n{head}Content-Length: 3\r\n\r\nabc"),
         format!("POST /sink HTTP/1.1\r\n{head}Content-Length: 300000\r\n\r\n{body}"),
         format!(
@@ -358,7 +361,7 @@ fn a_client_that_ends_its_side_still_gets_its_answer() {
         assert!(client.is_over(), "{n}");
     }
     assert_eq!(server.fake.state.cancelled.load(Ordering::SeqCst), 0);
-    // A long answer whose client ended its side first is sent to its end.
+    // If the client ends its side first, a long answer is still sent to its end.
     let mut client = server.client();
     client.send("GET /stream?n=20000000 HTTP/1.1\r\nHost: a\r\n\r\n");
     client.stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -396,7 +399,7 @@ fn two_thousand_idle_connections_are_closed_by_the_clock() {
     let server = Server::start(config);
     let mut clients: Vec<_> = (0..2_000).map(|_| server.client()).collect();
     for client in clients.iter_mut().step_by(2) {
-        // Half of the connections have served a request before.
+        // Every second connection has served a request before.
         assert_eq!(client.call("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
     }
     let closed = clients.iter_mut().filter_map(|client| client.is_over().then_some(())).count();
@@ -412,7 +415,7 @@ fn a_connection_may_wait_for_its_first_request() {
     let mut client = server.client();
     let mut slow = server.client();
     slow.send("G");
-    // Measured: a wait that is longer than the time for a head, which begins with its first byte.
+    // Measured: the wait exceeds a head's time limit, which begins with the head's first byte.
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(client.call("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
     assert_eq!(slow.answer(false).unwrap().status, 408);
@@ -434,7 +437,7 @@ fn stopping_ends_connections_after_their_current_or_next_answer() {
     server.fake.wait("all", |state| state.calls.load(Ordering::SeqCst) == 4);
     let since = Instant::now();
     server.begin_stop();
-    // Each of them had sent its request before it could know that the node stops.
+    // Each client sends its request before it can know that the node stops.
     for client in [&mut late, &mut fresh] {
         let answer = client.call(GET);
         assert_eq!((answer.status, answer.closes()), (200, true));
@@ -459,11 +462,12 @@ fn stopping_gives_up_requests_that_trickle_in_and_no_invocation() {
     let mut server = Server::start(Config { arrival_grace: grace, ..Config::default() });
     let mut accepted = server.client();
     accepted.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
-    // A request whose invocation began with the first bytes of its body.
+    // The invocation of this request began with the first bytes of its body.
     let mut begun = server.client();
     begun.send("POST /sink HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nabc");
     server.fake.wait("both", |state| state.calls.load(Ordering::SeqCst) == 2);
-    // An answer shows that the beginning was read: the answer to the request before, or 100.
+    // An answer shows that the front has read the beginning: either the answer to the previous
+    // request, or 100.
     let body = |path: &str, length: usize| {
         format!(
             "POST {path} HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\
@@ -486,7 +490,7 @@ fn stopping_gives_up_requests_that_trickle_in_and_no_invocation() {
     std::thread::scope(|scope| {
         for mut client in trickling {
             scope.spawn(move || {
-                // Sends a byte every 20 ms until there is an answer.
+                // Sends one byte every 20 ms until there is an answer.
                 let mut byte = [0];
                 while client.send("x").stream.peek(&mut byte).is_err() {
                     assert!(since.elapsed() < Duration::from_secs(5), "it is still waited for");
@@ -525,22 +529,23 @@ fn a_slow_reader_is_given_up() {
     server
         .fake
         .wait("the answer is dropped", |state| state.streams_over.load(Ordering::SeqCst) == 1);
-    // The bytes that the kernel holds are still readable; the end mark never arrives.
+    // The bytes that the kernel holds can still be read, but the end mark never arrives.
     let mut rest = Vec::new();
     let _ = client.stream.read_to_end(&mut rest);
     assert!(rest.len() < 64 << 20 && !rest.ends_with(b"0\r\n\r\n"));
 }
 
-/// The kernel drops connections that do not fit into the backlog, and the client tries again a
-/// second later. Clients that arrive together while the node is busy must all fit.
+/// The kernel drops connections that do not fit into the backlog, and their clients try again a
+/// second later. Clients that connect at the same time while the node is busy must therefore all
+/// fit.
 #[tokio::test]
 async fn a_burst_of_clients_connects_before_the_first_is_accepted() {
     let limit = |path: &str| {
         std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<usize>().ok())
     };
     let kernel_max = limit("/proc/sys/net/core/somaxconn").unwrap_or(128);
-    // Both ends count, and some descriptors are in use, so at most half of the allowed number is
-    // used.
+    // Both ends of a connection count, and some descriptors are already in use, so the test opens
+    // at most half of the allowed number.
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let files_max = files.current.map_or(usize::MAX, |files| files as usize);
     let burst = kernel_max.min(1_500).min(files_max.saturating_sub(100));
@@ -548,13 +553,14 @@ async fn a_burst_of_clients_connects_before_the_first_is_accepted() {
     let address = listener.local_addr().unwrap();
     let mut clients = Vec::new();
     for n in 0..burst {
-        // No task accepts: a client that does not fit gets no answer.
+        // No task accepts connections, so a client that does not fit gets no answer.
         let connected = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(500));
         clients.push(connected.unwrap_or_else(|error| panic!("client {n} of {burst}: {error}")));
     }
 }
 
-/// The accepting runtime and its helpers take connections in turn; all of them serve and stop.
+/// The accepting runtime and its helpers take turns at serving connections. All of them serve and
+/// stop.
 #[test]
 fn helpers_serve_connections_and_stop_with_the_front() {
     let (handles, helpers): (Vec<_>, Vec<_>) = (0..2)

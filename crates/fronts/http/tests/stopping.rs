@@ -1,4 +1,4 @@
-//! A front that stops answers what reached its machine before.
+//! A front that stops still answers requests that had reached its machine before.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ fn connections_that_wait_in_the_kernel_are_answered() {
     runtime.block_on(async {
         let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
-        // The kernel completes these connections, and the front has not accepted any yet.
+        // The kernel completes these connections, but the front has not accepted any of them.
         let clients: Vec<TcpStream> = (0..20)
             .map(|_| {
                 let mut client = TcpStream::connect(address).unwrap();

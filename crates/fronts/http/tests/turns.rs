@@ -1,4 +1,4 @@
-//! A connection that always has more work for the front does not keep the thread: another task of
+//! A connection that always has more work for the front does not keep the thread. Another task of
 //! the same runtime gets its turn after a bounded number of requests or pieces.
 
 #![allow(clippy::unwrap_used)]
@@ -19,8 +19,8 @@ use mote_spec::FunctionName;
 use parking_lot::Mutex;
 use support::raw_http::Server;
 
-/// A node whose one function, `now`, answers without waiting. It notes how often the other task had
-/// run, each time a request was looked up and each time a body was read to its end.
+/// A node with one function, `now`, which answers without waiting. At each look-up of a request and
+/// at each end of a body, the node records how often the other task has run.
 #[derive(Clone, Default)]
 struct Ticks {
     ticks: Arc<AtomicU64>,
@@ -57,7 +57,7 @@ impl Invoker for Ticks {
     }
 }
 
-/// Sends `bytes` at once, before the front begins to read, and reads to the end of the connection
+/// Sends `bytes` at once, before the front begins to read. Then reads to the end of the connection
 /// while another task counts its own turns.
 fn flood(bytes: Vec<u8>) -> Ticks {
     let invoker = Ticks::default();
@@ -109,7 +109,8 @@ fn pipelined_requests_let_others_run() {
         let looked_up = seen.at_route.lock().clone();
         assert_eq!(looked_up.len(), served, "requests of /{path} that were answered");
         let longest = longest_turn(&looked_up);
-        // The runtime may poll one of two ready tasks twice in a row.
+        // The runtime may poll one of two ready tasks twice in a row, so the bound is higher than
+        // one turn.
         let most = 4 * TURN_ITEMS_MAX as usize;
         assert!(longest <= most, "/{path}: {longest} requests while another task waited");
     }
@@ -123,7 +124,8 @@ fn a_body_in_tiny_chunks_lets_others_run() {
     let from = seen.at_route.lock()[0];
     let to = seen.at_end.lock()[0];
     let turns = (to - from) as usize;
-    // Up to 64 chunks are one piece, and the runtime may poll one of two ready tasks twice in a row.
+    // Up to 64 chunks become one piece, and the runtime may poll one of two ready tasks twice in a
+    // row.
     assert!(
         turns >= chunks / (2 * 64 * 64),
         "{turns} turns of another task while {chunks} chunks were read"

@@ -1,10 +1,11 @@
-//! The task of one trigger: it keeps a connection to the broker, runs what arrives, and
-//! acknowledges what has run.
+//! The task of one trigger: it keeps a connection to the broker, runs the messages that arrive, and
+//! acknowledges those that have run.
 //!
-//! The task is on the data path, and the invocations of its messages are polled by it, so that no
-//! other thread or task is woken for a message. Messages that run keep running while the broker is
-//! away. Replies are written before the acknowledgement of their message on the same connection:
-//! a broker that received the acknowledgement has received the reply, so replies need no state.
+//! The task is on the data path and polls the invocations of its messages itself, so that no other
+//! thread or task is woken for a message. Running messages continue while the broker is
+//! unreachable. A reply is written before the acknowledgement of its message, on the same
+//! connection. A broker that has received the acknowledgement has therefore received the reply, so
+//! replies need no state of their own.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -38,32 +39,32 @@ use crate::session::{Arrival, Session};
 use crate::settings::Settings;
 use crate::state::{Problem, Shared, State};
 
-/// Seconds for which a broker keeps a persistent session (MQTT 5) while the node is away. A session
-/// that nobody ends, because the node was thrown away, must not fill the broker for ever.
+/// How many seconds a broker keeps a persistent session (MQTT 5) while the node is disconnected. A
+/// session that is never ended, because the node was discarded, must not fill the broker for ever.
 const SESSION_EXPIRY_S: u32 = 7 * 24 * 3600;
-/// Bytes of messages that are held at once; more wait in the broker.
+/// The most bytes of messages that are held at once. Further messages wait in the broker.
 const HELD_BYTES_MAX: usize = 8 << 20;
-/// Bytes that wait to be written before the client reads no more.
+/// When this many bytes wait to be written, the client stops reading.
 const UNWRITTEN_BYTES_MAX: usize = 1 << 20;
-/// How long runs may take to end when the trigger ends.
+/// How long running messages may take to end when the trigger ends.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(25);
-/// How long a client tries to end the session of a trigger that was removed.
+/// How long a client tries to end the session of a trigger that has been removed.
 const END_PATIENCE: Duration = Duration::from_secs(600);
 
-/// What a trigger is to do.
+/// What a trigger has to do.
 #[derive(Debug, Clone)]
 pub(crate) enum Order {
     /// Receive messages with these settings.
     Run(Arc<Settings>),
-    /// Finish what runs, and keep the session for the next start of the node.
+    /// Finish the running messages, and keep the session for the next start of the node.
     Stop,
-    /// Finish what runs, and end the session: the trigger was removed.
+    /// Finish the running messages and end the session, because the trigger has been removed.
     End(Arc<Settings>),
 }
 
 /// Why a connection ended.
 enum Lost {
-    /// There is another order.
+    /// A new order has arrived.
     Ordered,
     Failed(Problem),
 }
@@ -90,37 +91,38 @@ pub(crate) struct Client<I: Invoker> {
     settings: Arc<Settings>,
     session: Session,
     runs: FuturesUnordered<Run>,
-    /// Topics with a running message, and the messages that wait for it.
+    /// For each topic with a running message, the messages that wait for that one to end.
     topics: HashMap<String, VecDeque<(Publish, u64)>>,
-    /// Messages that run or wait, and their bytes.
+    /// The number of messages that run or wait, and their bytes.
     held: usize,
     held_bytes: usize,
     /// Whether waiting messages may begin to run.
     begins: bool,
     link: Link,
     logged: Option<(Instant, Problem)>,
-    /// When a response topic was last named that received no answer.
+    /// When the log last named a response topic to which no answer was published.
     refusal_logged: Option<Instant>,
 }
 
-/// What belongs to one connection.
+/// The state of one connection.
 #[derive(Default)]
 struct Link {
     is_up: bool,
     input: BytesMut,
     output: BytesMut,
-    /// Bytes of a message that is too large, still to be skipped.
+    /// How many bytes of a message that is too large still have to be skipped.
     skip: usize,
     packet_bytes_max: usize,
     keep_alive_s: u16,
-    /// Replies that the broker has not acknowledged, and the most that it permits.
+    /// The packet ids of replies that the broker has not acknowledged, and how many of those it
+    /// permits.
     replies: HashSet<u16>,
     replies_max: usize,
     reply_bytes_max: usize,
     last_id: u16,
-    /// Messages whose replies wait until the broker has acknowledged others.
+    /// Messages whose replies wait until the broker has acknowledged earlier replies.
     waiting: VecDeque<(u16, u8, Publish)>,
-    /// A filter that was subscribed, and its packet id.
+    /// The packet id of a subscription that the broker has not acknowledged.
     subscribing: Option<u16>,
     pinged: Option<Instant>,
     wrote: Option<Instant>,
@@ -167,7 +169,7 @@ impl<I: Invoker> Client<I> {
                     if self.end_session().await {
                         return;
                     }
-                    // The function is back.
+                    // The function has been deployed again meanwhile.
                     continue;
                 }
             }
@@ -193,7 +195,7 @@ impl<I: Invoker> Client<I> {
         }
     }
 
-    /// Does `work` while messages that arrived before keep running.
+    /// Does `work` while messages that arrived earlier continue to run.
     async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {
@@ -223,7 +225,7 @@ impl<I: Invoker> Client<I> {
         self.shared.set(State::Failing(problem));
     }
 
-    /// Logs that the response topic of a message does not receive the answer.
+    /// Logs that no answer is published to the response topic of a message.
     fn report_refused_topic(&mut self, message: &Publish) {
         let settings = &self.settings;
         let allowed = |topic: &str| settings.may_answer(topic);
@@ -248,7 +250,7 @@ impl<I: Invoker> Client<I> {
         self.refusal_logged = Some(Instant::now());
     }
 
-    /// One connection, from its beginning to its end.
+    /// Handles one connection, from its beginning to its end.
     async fn connection(&mut self) -> Lost {
         let mut orders = self.orders.clone();
         let settings = self.settings.clone();
@@ -273,7 +275,7 @@ impl<I: Invoker> Client<I> {
         lost
     }
 
-    /// CONNECT, CONNACK, SUBSCRIBE.
+    /// Exchanges CONNECT, CONNACK and SUBSCRIBE.
     async fn handshake(&mut self, opened: Opened) -> Result<Box<dyn Stream>, Lost> {
         let Opened { mut stream, username, password } = opened;
         let settings = self.settings.clone();
@@ -322,7 +324,8 @@ impl<I: Invoker> Client<I> {
         self.link.replies_max = ack.receive_maximum.map_or(usize::MAX, usize::from);
         self.link.reply_bytes_max = ack.packet_bytes_max.map_or(usize::MAX, |max| max as usize);
         let id = self.link.next_id();
-        // The broker of a shared subscription may not leave out messages of its own client.
+        // With a shared subscription, a client must not ask the broker to leave out the client's
+        // own messages.
         let own = trigger.filter.starts_with("$share/");
         packet::subscribe(&mut self.link.output, version, id, &trigger.filter, trigger.qos, own);
         self.link.subscribing = Some(id);
@@ -346,11 +349,11 @@ impl<I: Invoker> Client<I> {
             if turn.is_over() {
                 turn = Turn::new();
                 tokio::task::yield_now().await;
-                // Packets that have arrived may still be in the buffer.
+                // The input buffer may still contain complete packets.
                 continue;
             }
             if drained_by.is_some() && self.runs.is_empty() && self.link.output.is_empty() {
-                // The broker keeps the session; `end_session` ends it.
+                // Disconnecting keeps the session at the broker. `end_session` ends it.
                 let mut bye = BytesMut::new();
                 packet::disconnect(&mut bye, self.settings.trigger.version, false);
                 let _ = timeout(PING_PATIENCE, writer.write_all(&bye)).await;
@@ -362,7 +365,7 @@ impl<I: Invoker> Client<I> {
                 biased;
                 changed = self.orders.changed(), if drained_by.is_none() => {
                     let _ = changed;
-                    // What runs is finished and acknowledged on this connection.
+                    // Running messages are finished and acknowledged on this connection.
                     self.begins = false;
                     let by = Instant::now() + DRAIN_PATIENCE;
                     drained_by = Some(by);
@@ -370,7 +373,8 @@ impl<I: Invoker> Client<I> {
                 }
                 Some(ended) = self.runs.next(), if !self.runs.is_empty() => {
                     self.ended(ended);
-                    // Whatever else has ended is written with it.
+                    // The results of other messages that have ended meanwhile are written together
+                    // with this one.
                     for _ in 1..mote_core::turn::TURN_ITEMS_MAX {
                         match self.runs.next().now_or_never() {
                             Some(Some(ended)) => self.ended(ended),
@@ -411,11 +415,12 @@ impl<I: Invoker> Client<I> {
         }
     }
 
-    /// Asks whether the broker is there if nothing was written for a while; returns when to look
-    /// again.
+    /// Pings the broker if nothing has been written for a while. Returns the time of the next
+    /// check.
     fn keep_alive(&mut self, keep_alive: Duration, reads: bool) -> Result<Instant, Problem> {
         let now = Instant::now();
-        // An answer is not missed while the client does not read.
+        // While the client does not read, a missing answer does not count, because the answer may
+        // have arrived.
         if self.link.pinged.is_some_and(|at| reads && now >= at + PING_PATIENCE) {
             return Err(Problem::Unreachable("it does not answer any more".to_owned()));
         }
@@ -433,8 +438,8 @@ impl<I: Invoker> Client<I> {
         Ok(now + PING_PATIENCE)
     }
 
-    /// Whether further messages may arrive. Acknowledgements of replies have to arrive in any case
-    /// while replies wait for them.
+    /// Whether the client may read more messages. While replies wait for acknowledgements, it must
+    /// read in any case.
     fn has_room(&self) -> bool {
         let most = usize::from(self.settings.trigger.inflight);
         let is_free = self.held < most && self.held_bytes < HELD_BYTES_MAX;
@@ -496,7 +501,7 @@ impl<I: Invoker> Client<I> {
                 self.link.subscribing = None;
                 if reason >= 0x80 {
                     let text = match reason {
-                        // MQTT 3.1.1 has only this number.
+                        // MQTT 3.1.1 has only this reason code, so there is no reason to name.
                         0x80 => "it gives no reason".to_owned(),
                         reason => reason_text(reason),
                     };
@@ -520,7 +525,7 @@ impl<I: Invoker> Client<I> {
                 let text = format!("it ended the connection: {}", reason_text(reason));
                 return Err(Lost::Failed(Problem::Unreachable(text)));
             }
-            // Replies have at most QoS 1.
+            // Replies have at most QoS 1, so these packets have no meaning here.
             Packet::PubRec(..) | Packet::PubComp(_) => {}
             Packet::SubAck(..) | Packet::UnsubAck(_) => {}
             Packet::ConnAck(_) => return Err(Malformed("a second CONNACK").into()),
@@ -538,7 +543,7 @@ impl<I: Invoker> Client<I> {
         self.held += 1;
         self.held_bytes += message.payload.len();
         self.shared.count(|counts| counts.running += 1);
-        // The journal keeps the order by itself.
+        // The journal keeps the order itself, so only messages answered here wait for each other.
         let trigger = &self.settings.trigger;
         if trigger.order == MqttOrder::Topic && trigger.acknowledge == Acknowledge::Answered {
             if let Some(waiting) = self.topics.get_mut(&message.topic) {
@@ -575,14 +580,15 @@ impl<I: Invoker> Client<I> {
             Outcome::Left => self.session.forget(id, run),
             Outcome::NotStored(why) => {
                 self.session.forget(id, run);
-                // The broker sends everything again that is not acknowledged, in its order.
+                // The connection is ended. On the next one, the broker sends every unacknowledged
+                // message again in its order.
                 self.link.problem = Some(Problem::Journal(why));
             }
         }
         match self.topics.get_mut(&message.topic).map(VecDeque::pop_front) {
             Some(Some((next, next_run))) if self.begins => self.begin(next, next_run),
             Some(Some((next, next_run))) => {
-                // Nothing begins any more; the broker sends these again.
+                // The trigger begins no more messages. The broker sends these again.
                 let waiting = self.topics.remove(&message.topic).unwrap_or_default();
                 for (message, run) in std::iter::once((next, next_run)).chain(waiting) {
                     self.leave(&message);
@@ -594,7 +600,7 @@ impl<I: Invoker> Client<I> {
         }
     }
 
-    /// A message is no longer held.
+    /// Counts a message as no longer held.
     fn leave(&mut self, message: &Publish) {
         self.held -= 1;
         self.held_bytes -= message.payload.len();
@@ -607,7 +613,8 @@ impl<I: Invoker> Client<I> {
             if is_due {
                 self.answer(id, qos, reply);
             } else if let Some(reply) = reply {
-                // The broker expects no acknowledgement any more, but somebody may wait for this.
+                // The broker does not expect an acknowledgement any more, but someone may still
+                // wait for the reply.
                 self.answer(0, 0, Some(reply));
             }
         }
@@ -625,7 +632,7 @@ impl<I: Invoker> Client<I> {
         self.send_waiting();
     }
 
-    /// Publishes the replies that wait, as many as the broker permits.
+    /// Publishes the waiting replies, as many as the broker permits.
     fn send_waiting(&mut self) {
         while self.link.replies.len() < self.link.replies_max
             && let Some((id, qos, mut reply)) = self.link.waiting.pop_front()
@@ -648,7 +655,7 @@ impl<I: Invoker> Client<I> {
         self.session.acknowledged(id);
     }
 
-    /// Ends the session at the broker, which also unsubscribes. Returns false if the trigger is
+    /// Ends the session at the broker, which also unsubscribes. Returns `false` if the trigger is
     /// wanted again.
     async fn end_session(&mut self) -> bool {
         let settings = self.settings.clone();
@@ -661,7 +668,7 @@ impl<I: Invoker> Client<I> {
                 biased;
                 _ = orders.changed() => return false,
                 ended = attempt => if matches!(ended, Ok(Ok(()))) {
-                    // An order of this moment is not lost.
+                    // An order that arrived at this very moment must not be lost.
                     return !self.orders.has_changed().unwrap_or(false);
                 },
             }
@@ -682,7 +689,7 @@ impl<I: Invoker> Client<I> {
 }
 
 impl Link {
-    /// A packet id that is not in use.
+    /// Returns a packet id that is not in use.
     fn next_id(&mut self) -> u16 {
         loop {
             self.last_id = self.last_id.checked_add(1).unwrap_or(1);
@@ -693,7 +700,7 @@ impl Link {
     }
 }
 
-/// Connects once as a client without a session, which makes the broker forget the session.
+/// Connects once as a client without a session. The broker then forgets the client's session.
 async fn forget_session(host: &dyn Host, settings: &Settings) -> Result<(), Lost> {
     let trigger = &settings.trigger;
     let opened = open(host, &settings.connection).await.map_err(Lost::Failed)?;

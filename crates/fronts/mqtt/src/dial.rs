@@ -1,4 +1,4 @@
-//! Connections to brokers: sockets, TLS, and the broker's answer to CONNECT.
+//! Connections to brokers: opening the socket, TLS, and reading the broker's answer to CONNECT.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,24 +19,25 @@ use crate::tls;
 
 /// How long a connection may take until the broker has accepted the client.
 pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// Silence after which a client asks whether the broker is there.
+/// After this much silence, a client pings the broker.
 pub(crate) const KEEP_ALIVE_S: u16 = 30;
-/// How long the broker may take to answer that.
+/// How long the broker may take to answer a ping.
 pub(crate) const PING_PATIENCE: Duration = Duration::from_secs(15);
-/// The first pause between two connections, and the longest.
+/// The first and the longest pause between two connections.
 pub(crate) const BACKOFF_MIN: Duration = Duration::from_millis(250);
 pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// A connection that lasted this long begins the pauses anew.
+/// After a connection that lasted this long, the pauses start again with the shortest one.
 pub(crate) const STABLE: Duration = Duration::from_secs(10);
-/// A problem that lasts is logged once in this time.
+/// A lasting problem is logged at most once in this time.
 pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
-/// What a packet may have in addition to the largest body: topic and properties.
+/// The bytes that a packet may have in addition to the largest body, for its topic and properties.
 pub(crate) const PACKET_EXTRA_BYTES: usize = 64 << 10;
 
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A connection on which nothing was sent yet, and how the node introduces itself on it.
+/// A connection on which nothing has been sent yet, and the credentials that the node will use on
+/// it.
 pub(crate) struct Opened {
     pub(crate) stream: Box<dyn Stream>,
     pub(crate) username: Option<String>,
@@ -63,12 +64,12 @@ impl From<io::Error> for Problem {
     }
 }
 
-/// The text of a secret that a trigger names.
+/// Reads the text of a secret that a trigger names.
 fn secret(host: &dyn Host, name: &Option<String>) -> Result<Option<String>, Problem> {
     match name {
         None => Ok(None),
         Some(name) => match host.secret(name) {
-            // An editor ends a file with a line feed, which is not part of a password.
+            // Editors end a file with a line feed, which is not part of the password.
             Some(text) => Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned())),
             None => Err(Problem::Secret(name.clone())),
         },
@@ -82,8 +83,9 @@ fn local_address(broker: &Broker) -> Option<SocketAddr> {
     Some(SocketAddr::new(broker.host.parse().ok()?, broker.port))
 }
 
-/// The addresses of a broker to which a node connects. A machine finds its metadata, with
-/// credentials in a cloud, at a link-local address, and no broker has such an address.
+/// The addresses of a broker to which a node may connect. Link-local addresses are left out:
+/// machines find their metadata there, in a cloud also credentials, and no broker has such an
+/// address.
 fn permitted(found: impl Iterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, Problem> {
     let (closed, open): (Vec<_>, Vec<_>) = found.partition(|address| is_link_local(address.ip()));
     match closed.first().filter(|_| open.is_empty()) {
@@ -106,7 +108,7 @@ pub(crate) async fn open(host: &dyn Host, connection: &Connection) -> Result<Ope
         let broker = Broker { tls: false, host, port: local.address.port() };
         (broker, Some(local.username), Some(local.password))
     } else {
-        // Specs and the configuration were checked.
+        // Specs and configuration have already been checked, so this parse normally succeeds.
         let broker = Broker::parse(&address).map_err(Problem::Unreachable)?;
         (broker, connection.username.clone(), secret(host, &connection.password)?)
     };
@@ -115,8 +117,8 @@ pub(crate) async fn open(host: &dyn Host, connection: &Connection) -> Result<Ope
     let client = certificate.zip(secret(host, &connection.key)?);
     let opening = async {
         let stream = match local_address(&broker).filter(|_| is_local) {
-            // The broker limits the connections of an address; those of the node are not to compete
-            // with those of other programs of this machine.
+            // The broker limits the connections of each address. The node uses its own address, so
+            // that its connections do not compete with those of other programs on this machine.
             Some(to) => {
                 let socket = TcpSocket::new_v4()?;
                 socket.bind(NODE_ADDRESS)?;

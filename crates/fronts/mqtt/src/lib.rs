@@ -1,18 +1,23 @@
-//! MQTT triggers: the node as a client of a broker, whose messages are invocations.
+//! MQTT triggers: the node is a client of a broker and turns the broker's messages into
+//! invocations.
 //!
-//! Each trigger has a connection and a task of its own, because a session and its acknowledgements
+//! Each trigger has its own connection and its own task, because a session and its acknowledgements
 //! belong to one function. [`Triggers`] starts and ends the tasks as functions are deployed and
-//! removed; nothing exists until the first trigger. `client.rs` is the task, `session.rs` decides
-//! which messages run again, `message.rs` translates, `packet.rs` is the codec; the last three know
-//! no sockets and no time. This crate must not know how functions run, the store, or other fronts.
+//! removed. Until the first trigger exists, no task runs. `client.rs` is the task, `session.rs`
+//! decides which messages run again, `message.rs` translates, and `packet.rs` is the codec. The
+//! last three know neither sockets nor time. This crate must not know how functions run, the store,
+//! or other fronts.
 //!
 //! Further files:
 //!
-//! - `host.rs`, `settings.rs`: what the node gives, and what the task of a trigger needs
-//! - `run.rs`: one message until its acknowledgement
-//! - `publisher.rs`: messages of functions, and results; the seam is `mote_core::publish`
-//! - `local.rs`: the process of the own broker
-//! - `dial.rs`, `tls.rs`, `state.rs`: connections, and what survives a restart
+//! - `host.rs`, `settings.rs`: what the front needs from the node, and the settings of a trigger's
+//!   task
+//! - `run.rs`: handles one message until its acknowledgement
+//! - `publisher.rs`: publishes messages and results of functions; the interface is
+//!   `mote_core::publish`
+//! - `local.rs`: the process of the node's own broker
+//! - `dial.rs`, `tls.rs`, `state.rs`: connections to brokers, TLS, and the state that a trigger
+//!   reports
 
 mod client;
 mod dial;
@@ -70,14 +75,14 @@ impl Running {
 }
 
 impl<I: Invoker> Triggers<I> {
-    /// Without any trigger. The tasks will run on `runtime`.
+    /// A front without any triggers. Their tasks will run on `runtime`.
     pub fn new(invoker: I, host: Arc<dyn Host>, runtime: Handle) -> Self {
         Self { invoker, host, runtime, running: Mutex::default() }
     }
 
-    /// Makes `triggers` those of `function`: starts new ones, changes those whose settings differ
-    /// and ends the others. A trigger with the same filter and broker keeps its session.
-    /// `topics` are the filters of what the function may publish.
+    /// Replaces the triggers of `function` by `triggers`: starts new ones, changes those whose
+    /// settings differ, and ends the others. A trigger that keeps its filter and broker keeps its
+    /// session. `topics` are the filters to which the function may publish.
     pub fn apply(&self, function: &FunctionName, triggers: &[MqttTrigger], topics: &[String]) {
         let mut all = self.running.lock();
         if triggers.is_empty() && !all.contains_key(function) {
@@ -132,7 +137,7 @@ impl<I: Invoker> Triggers<I> {
             hash.update(part.as_bytes());
             hash.update([0]);
         }
-        // Every broker accepts a client id of up to 23 letters and digits.
+        // A client id of up to 23 letters and digits is accepted by every broker.
         let text = Base32Unpadded::encode_string(&hash.finalize());
         let client_id = format!("mote{}", &text[..19]);
         let function = function.clone();
@@ -142,7 +147,7 @@ impl<I: Invoker> Triggers<I> {
         Arc::new(Settings { function, trigger, address, connection, client_id, topics })
     }
 
-    /// The triggers of a function, in the order of their filters.
+    /// The state of a function's triggers, in the order of their filters.
     pub fn status(&self, function: &FunctionName) -> Vec<Status> {
         let all = self.running.lock();
         let running = all.get(function).into_iter().flatten().filter(|one| !one.is_ending());
@@ -162,8 +167,8 @@ impl<I: Invoker> Triggers<I> {
         list
     }
 
-    /// Stops all triggers: no further messages begin, those that run are finished and acknowledged,
-    /// and the sessions stay. Takes `grace` at most.
+    /// Stops all triggers. No further messages begin, the running ones are finished and
+    /// acknowledged, and the sessions stay at the broker. Takes at most `grace`.
     pub async fn stop(&self, grace: Duration) {
         let all: Vec<_> = self.running.lock().drain().flat_map(|(_, running)| running).collect();
         for one in &all {

@@ -1,4 +1,4 @@
-//! The node's own broker: a process that the node starts, watches and starts again.
+//! The node's own broker: a process that the node starts, watches and restarts.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,60 +19,61 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::host::Local;
 
-/// The name of the node's user, which `mote-broker` knows.
+/// The user name of the node, which `mote-broker` knows.
 const USER: &str = "mote-node";
-/// How long the broker may take until it accepts connections: it reads all its sessions first.
+/// How long the broker may take before it accepts connections. It first reads all its sessions.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
-/// What is before a message with certificates, one with the namespaces, and one with the name of a
-/// namespace that is deleted.
+/// The bytes at the beginning of a message with certificates, with the list of namespaces, and with
+/// the name of a deleted namespace.
 const CERTIFICATES: &[u8] = b"c";
 const NAMESPACES: &[u8] = b"n";
 const DELETED: &[u8] = b"d";
-/// The longest line that tells its port.
+/// The longest line in which the broker tells its ports.
 const LINE_BYTES_MAX: u64 = 1 << 10;
 
-/// How the broker is run.
+/// The settings with which the broker runs.
 pub struct LocalSettings {
-    /// The folder of its data, which exists and which it may write.
+    /// The broker's data folder. It must exist, and the broker must be able to write to it.
     pub folder: PathBuf,
-    /// Where devices connect.
+    /// The address to which devices connect.
     pub listen: SocketAddr,
-    /// Where devices connect with TLS, if they can.
+    /// The listener for devices with TLS, if there is one.
     pub tls: Option<LocalTls>,
     /// Which clients need no user name: `off`, `loopback` or `all`.
     pub anonymous: &'static str,
-    /// The user id that it takes if the node runs as root.
+    /// The user id under which the broker runs if the node runs as root.
     pub uid: u32,
-    /// A password for the node itself, made for this run of the node.
+    /// The node's own password, made for this run of the node.
     pub password: String,
-    /// The namespaces of the node, which divide the messages that the broker keeps.
+    /// The namespaces of the node. The broker divides the space for retained messages between them.
     pub namespaces: LocalNamespaces,
 }
 
 pub struct LocalNamespaces {
-    /// Lists their names, which are labels.
+    /// Lists the names of the namespaces.
     pub names: Box<dyn Fn() -> Vec<String> + Send + Sync>,
-    /// Changes whenever there are others.
+    /// Notifies when the namespaces have changed.
     pub changes: watch::Receiver<()>,
 }
 
-/// The listener of the broker for TLS.
+/// The broker's TLS listener.
 pub struct LocalTls {
     pub listen: SocketAddr,
-    /// Makes the message with the certificates and keys in use, as the broker reads it.
+    /// Makes the message with the current certificates and keys, in the form that the broker reads.
     pub message: Box<dyn Fn() -> Vec<u8> + Send + Sync>,
-    /// Changes whenever there is another message.
+    /// Notifies when the message has changed.
     pub changes: watch::Receiver<()>,
 }
 
-/// A broker that runs.
+/// The ports of a running broker.
 #[derive(Debug, Clone, Copy)]
 struct Ports {
-    /// Where the node reaches it.
+    /// The port without TLS, which the node uses.
     own: u16,
-    /// That of the listener for TLS, if there is one.
+    /// The port of the TLS listener, if there is one.
     tls: Option<u16>,
-    /// Whether it was told of namespaces, which divide what it keeps.
+    /// Whether the broker was told about namespaces, which then divide the space for retained
+    /// messages.
     divides_kept: bool,
 }
 
@@ -101,12 +102,13 @@ impl LocalBroker {
         Self { listen, listen_tls, ports, password, deleted: sender, stopping, task }
     }
 
-    /// Lets it remove the messages that it keeps for a namespace, soon, or when it runs again.
+    /// Tells the broker to remove the retained messages of a namespace. If the broker does not run,
+    /// it does so after its next start.
     pub fn forget(&self, namespace: &str) {
         let _ = self.deleted.send(namespace.to_owned());
     }
 
-    /// How the node reaches it; `None` while it does not run.
+    /// How the node reaches the broker. `None` while the broker does not run.
     pub fn local(&self) -> Option<Local> {
         let Ports { own, divides_kept, .. } = (*self.ports.lock())?;
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), own);
@@ -115,10 +117,10 @@ impl LocalBroker {
         Some(Local { address, username, password, divides_kept })
     }
 
-    /// Where devices connect, with the scheme of each address.
+    /// The addresses to which devices connect, each with its scheme.
     pub fn listeners(&self) -> Vec<(&'static str, SocketAddr)> {
         let ports = *self.ports.lock();
-        // The system chooses a port for 0.
+        // With port 0, the system chooses the port.
         let at = |mut address: SocketAddr, found: Option<u16>| {
             if let (0, Some(port)) = (address.port(), found) {
                 address.set_port(port);
@@ -131,7 +133,7 @@ impl LocalBroker {
         all
     }
 
-    /// Waits until it accepts connections, or until `patience` is over.
+    /// Waits until the broker accepts connections, but at most for `patience`.
     pub async fn ready(&self, patience: Duration) {
         let until = Instant::now() + patience;
         while self.ports.lock().is_none() && Instant::now() < until {
@@ -139,7 +141,7 @@ impl LocalBroker {
         }
     }
 
-    /// Ends it, after it has written its sessions to disk.
+    /// Ends the broker after it has written its sessions to disk.
     pub async fn stop(&self) {
         self.stopping.send_replace(true);
         let task = self.task.lock().take();
@@ -153,7 +155,7 @@ impl LocalBroker {
 struct Broker {
     settings: LocalSettings,
     ports: Arc<Mutex<Option<Ports>>>,
-    /// Names of namespaces that are deleted.
+    /// The names of deleted namespaces.
     deleted: mpsc::UnboundedReceiver<String>,
 }
 
@@ -169,9 +171,9 @@ impl Companion for Broker {
     fn command(&mut self) -> io::Result<Command> {
         let mut command = supervision::command(Role::Broker, &self.settings.folder);
         command
-            // Without a fixed threshold the allocator raises it with each large message that is
-            // freed, keeps the holes, and the process reaches its limit with half of its memory in
-            // use.
+            // Without a fixed threshold, the allocator raises the threshold with each large message
+            // that is freed, and keeps the holes. The process would then reach its memory limit
+            // with only half of its memory in use.
             .env("MALLOC_MMAP_THRESHOLD_", "32768")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -200,7 +202,7 @@ impl Companion for Broker {
     }
 }
 
-/// Tells the process its settings, and waits until it has ended or is to end.
+/// Gives the process its settings, and waits until the process has ended or has to end.
 async fn serve(
     broker: &mut Broker,
     stopped: &mut watch::Receiver<bool>,
@@ -221,12 +223,12 @@ async fn serve(
     );
     let missing = || io::Error::other("it has no input and output");
     let output = child.stdout.take().ok_or_else(missing)?;
-    // The end of this input, when it is dropped, ends the process.
+    // The process ends when its input is closed, which happens when `input` is dropped.
     let mut input = child.stdin.take().ok_or_else(missing)?;
     let mut answer = String::new();
     let mut output = BufReader::new(output).take(LINE_BYTES_MAX);
     let starting = async {
-        // A process that ends at once is reported by its status.
+        // A write error is ignored, because the status of a process that ends at once says more.
         let _ = input.write_all(line.as_bytes()).await;
         if let Some(tls) = &mut settings.tls {
             hand_over(tls, &mut input).await;
@@ -242,11 +244,11 @@ async fn serve(
     };
     let mut told = answer.split_whitespace().map_while(|port| port.parse().ok());
     let Some(own) = told.next().filter(|port| *port != 0) else {
-        // Its log says why.
+        // The log of the broker says why.
         return Ok(());
     };
     let found = Ports { own, tls: told.next(), divides_kept };
-    // Devices find it again after it was started again.
+    // Keeping the ports lets devices find the broker again after a restart.
     let ip = settings.listen.ip();
     let is_shared = ip == Ipv4Addr::LOCALHOST || ip == Ipv4Addr::UNSPECIFIED;
     if settings.listen.port() == 0 && is_shared {
@@ -286,21 +288,23 @@ async fn serve(
     }
 }
 
-/// Writes the certificates in use. A process that has ended meanwhile is reported by its status.
+/// Writes the current certificates. Write errors are ignored, because the status of a process that
+/// has ended is reported elsewhere.
 async fn hand_over(tls: &mut LocalTls, input: &mut ChildStdin) {
     tls.changes.borrow_and_update();
     let _ = input.write_all(CERTIFICATES).await;
     let _ = input.write_all(&(tls.message)()).await;
 }
 
-/// Writes the names of the namespaces; returns whether there are any.
+/// Writes the names of the namespaces. Returns whether there are any.
 async fn tell_namespaces(namespaces: &LocalNamespaces, input: &mut ChildStdin) -> bool {
     let (list, are_some) = list(namespaces);
     tell(NAMESPACES, &list, input).await;
     are_some
 }
 
-/// Writes a message of this kind. A process that has ended meanwhile is reported by its status.
+/// Writes a message of this kind. Write errors are ignored, because the status of a process that
+/// has ended is reported elsewhere.
 async fn tell(kind: &[u8], text: &str, input: &mut ChildStdin) {
     let length = u32::try_from(text.len()).unwrap_or(0).to_be_bytes();
     let _ = input.write_all(&[kind, &length, text.as_bytes()].concat()).await;
@@ -312,7 +316,7 @@ fn list(namespaces: &LocalNamespaces) -> (String, bool) {
     (format!("[{}]", names.join(",")), !names.is_empty())
 }
 
-/// Waits for a change, for ever if there can be none.
+/// Waits for a change. Without a source of changes, waits for ever.
 async fn changed(changes: Option<&mut watch::Receiver<()>>) {
     let is_there = match changes {
         Some(changes) => changes.changed().await.is_ok(),
@@ -323,7 +327,7 @@ async fn changed(changes: Option<&mut watch::Receiver<()>>) {
     }
 }
 
-/// A text as JSON.
+/// A text as a JSON string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {

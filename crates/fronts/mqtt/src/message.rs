@@ -1,4 +1,5 @@
-//! A message as an invocation, its answer as a message, and what follows from a failure.
+//! Turns a message into an invocation and its answer into a message, and decides what follows a
+//! failure.
 
 use std::borrow::Cow;
 
@@ -10,21 +11,23 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode, per
 
 use crate::packet::Publish;
 
-/// How often a message is tried whose function fails, before it is given up.
+/// How often a message is tried while its function fails. After that, the message is given up.
 pub const ATTEMPTS_MAX: u32 = 5;
-/// The user property, and the header field, with the idempotency key of a message.
+/// The name of the user property, and of the header field, that holds the idempotency key of a
+/// message.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
-/// The longest idempotency key in bytes; a longer one is not used.
+/// The longest idempotency key, in bytes. A longer key is ignored.
 const KEY_BYTES_MAX: usize = 255;
-/// The longest path in bytes, as for HTTP. A message with a longer topic has the path `/`.
+/// The longest path, in bytes, which is the same as for HTTP. A message with a longer topic gets
+/// the path `/`.
 const PATH_BYTES_MAX: usize = 8 << 10;
-/// Most user properties that become header fields.
+/// The most user properties that become header fields.
 const PROPERTIES_MAX: usize = 64;
-/// Most bytes of all header fields of a message that come from user properties.
+/// The most bytes of all header fields that come from a message's user properties.
 const PROPERTIES_BYTES_MAX: usize = 16 << 10;
 
-/// What may stand in a path as it is: RFC 3986's unreserved characters and sub-delimiters, `:`,
-/// `@` and `/`.
+/// The characters that are not percent-encoded in a path: RFC 3986's unreserved characters and
+/// sub-delimiters, `:`, `@` and `/`.
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -45,11 +48,11 @@ const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b':')
     .remove(b'@');
 
-/// What may not stand in the value of a field. Languages read fields in different character sets,
-/// so everything that is not ASCII is encoded, too.
+/// The characters that are percent-encoded in a field's value. Languages read fields in different
+/// character sets, so everything that is not ASCII is encoded, too.
 const IN_FIELD: &AsciiSet = &CONTROLS.add(b'%');
 
-/// The head of the invocation of a message.
+/// The head of the invocation for a message.
 pub fn head(message: &Publish) -> Head {
     let mut path = String::with_capacity(message.topic.len() + 1);
     path.push('/');
@@ -90,19 +93,20 @@ pub fn head(message: &Publish) -> Head {
     head.finish()
 }
 
-/// The idempotency key of a message: its user property of that name.
+/// The idempotency key of a message, taken from its user property with that name.
 pub fn idempotency_key(message: &Publish) -> Option<&str> {
     let found = message.user.iter().find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY));
     let key = found.map(|(_, value)| value.as_str())?;
     (!key.is_empty() && key.len() <= KEY_BYTES_MAX).then_some(key)
 }
 
-/// Where the answer to a message is published: the response topic of the message, otherwise the
-/// `reply` of the trigger.
+/// The topic to which the answer to a message is published: the message's response topic, or
+/// otherwise the `reply` of the trigger.
 ///
-/// At the node's own broker, the node may publish anywhere. A publisher must not choose a topic there
-/// that it may not write itself, so a response topic counts only if `allowed` says that the function
-/// may publish to it. Otherwise the message is answered as if it had none.
+/// At the node's own broker, the node may publish anywhere. A publisher must not be able to make
+/// the node write to a topic that is closed to the publisher. A response topic therefore counts
+/// only if `allowed` says that the function may publish to it. Otherwise the message is answered as
+/// if it had no response topic.
 pub fn reply_to(
     trigger: &MqttTrigger,
     message: &Publish,
@@ -118,7 +122,7 @@ pub fn reply_to(
     reply_topic(trigger.reply.as_deref()?, &trigger.filter, &message.topic)
 }
 
-/// The response topic of a message to which no answer is published.
+/// The response topic of a message, if no answer may be published to it.
 pub fn refused_topic<'a>(
     trigger: &MqttTrigger,
     message: &'a Publish,
@@ -129,16 +133,17 @@ pub fn refused_topic<'a>(
     (is_answered && !may_receive(topic, allowed)).then_some(topic)
 }
 
-/// Whether a response topic may receive an answer. A broker ends the connection of a client that
-/// publishes to a filter.
+/// Whether an answer may be published to a response topic. A broker ends the connection of a client
+/// that publishes to a filter.
 fn may_receive(topic: &str, allowed: impl Fn(&str) -> bool) -> bool {
     is_topic(topic) && allowed(topic)
 }
 
-/// The message that carries the answer of a function; `None` if none is published. An answer to a
-/// response topic is always published, because its publisher waits for it. An answer to the topic of
-/// `reply` is published only if its status is 200 to 299 and it has a body. The attributes of an answer that is a
-/// CloudEvent, which are fields with the prefix `ce-`, become user properties without it.
+/// The message that carries the answer of a function. `None` if no answer is published. An answer
+/// to a response topic is always published, because the publisher waits for it. An answer to the
+/// `reply` topic is published only if its status is 200 to 299 and it has a body. If the answer is
+/// a CloudEvent, its attributes, which are fields with the prefix `ce-`, become user properties
+/// without the prefix.
 pub fn reply(
     topic: Option<String>,
     message: &Publish,
@@ -174,17 +179,17 @@ pub fn reply(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     Acknowledge,
-    /// There was no room: it runs again after a pause, as often as necessary.
+    /// There was no room. The message runs again after a pause, as often as necessary.
     Pause,
-    /// It failed: it runs again after a pause, until [`ATTEMPTS_MAX`].
+    /// The run failed. The message runs again after a pause, up to [`ATTEMPTS_MAX`] times.
     Retry,
-    /// It can never succeed.
+    /// The message can never succeed.
     GiveUp,
-    /// The function or the node ends; the broker keeps the message.
+    /// The function or the node is ending. The broker keeps the message.
     Leave,
 }
 
-/// What follows from an answer with this status.
+/// What to do after an answer with this status.
 pub fn after_status(status: u16) -> Next {
     match status {
         429 | 503 => Next::Pause,
@@ -193,7 +198,8 @@ pub fn after_status(status: u16) -> Next {
     }
 }
 
-/// What follows from this fault. A function that does not start is not the fault of the message.
+/// What to do after this fault. A function that does not start is not the fault of the message, so
+/// such a message is not given up.
 pub fn after_fault(fault: &Fault) -> Next {
     match fault {
         Fault::NoSuchFunction | Fault::Stopping => Next::Leave,
@@ -282,7 +288,8 @@ mod tests {
         let event = reply(Some("me".into()), &message, 200, fields, Bytes::new()).unwrap();
         let user = [("status", "200"), ("id", "1"), ("subject", "grün x")];
         assert_eq!(event.user, user.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        // Without a topic that may receive it, the answer goes where it would go without any.
+        // If nothing may be published to the response topic, the answer goes where it would go
+        // without one.
         message.response_topic = Some("me/#".into());
         let other = answer(&message, 200, "x").unwrap();
         assert_eq!(

@@ -1,15 +1,16 @@
 //! The packets of MQTT 3.1.1 and 5, as a client sends and receives them.
 //!
-//! Nothing here knows sockets or time. Reading never allocates more than the packet has bytes, and
-//! refuses what the standards call malformed. Payloads are slices of the bytes that were read.
+//! This module knows neither sockets nor time. Reading never allocates more bytes than the packet
+//! has, and refuses packets that the standards call malformed. Payloads are slices of the bytes
+//! that were read.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use mote_spec::mqtt::MqttVersion;
 
-/// Longest remaining length that the format can express.
+/// The longest remaining length that the format can express.
 pub const REMAINING_MAX: usize = 268_435_455;
 
-/// Why bytes are not a packet.
+/// Why the bytes are not a valid packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the broker sent a malformed packet: {0}")]
 pub struct Malformed(pub &'static str);
@@ -27,23 +28,23 @@ pub enum Packet {
     PubRel(u16),
     /// PUBCOMP: packet id.
     PubComp(u16),
-    /// SUBACK: packet id and the reason of the only subscription.
+    /// SUBACK: packet id, and the reason code of the only subscription.
     SubAck(u16, u8),
     /// UNSUBACK: packet id.
     UnsubAck(u16),
     PingResp,
-    /// DISCONNECT (MQTT 5): the reason.
+    /// DISCONNECT (MQTT 5): the reason code.
     Disconnect(u8),
 }
 
 /// The broker's answer to CONNECT.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConnAck {
-    /// Whether the broker has a session of this client.
+    /// Whether the broker has a session for this client.
     pub session_present: bool,
-    /// 0 for success; the numbers of the two versions differ.
+    /// The reason code. 0 is success; the other codes differ between the two versions.
     pub code: u8,
-    /// Messages that the broker accepts before it has acknowledged them.
+    /// How many unacknowledged messages the broker accepts.
     pub receive_maximum: Option<u16>,
     /// The keep-alive that the broker requires, in seconds.
     pub keep_alive_s: Option<u16>,
@@ -51,29 +52,29 @@ pub struct ConnAck {
     pub qos_max: Option<u8>,
     /// Whether the broker keeps messages for later subscribers.
     pub retain: Option<bool>,
-    /// Largest packet that the broker accepts.
+    /// The largest packet that the broker accepts.
     pub packet_bytes_max: Option<u32>,
-    /// The broker's words about a refusal.
+    /// The broker's text about a refusal.
     pub reason: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Publish {
-    /// Whether the sender may have sent it before.
+    /// Whether the sender may have sent the message before.
     pub dup: bool,
-    /// 0, 1 or 2.
+    /// The quality of service: 0, 1 or 2.
     pub qos: u8,
-    /// Whether the broker had kept it.
+    /// Whether the broker had retained the message.
     pub retain: bool,
     pub topic: String,
-    /// Its packet id; 0 at QoS 0.
+    /// The packet id. 0 at QoS 0.
     pub id: u16,
     pub payload: Bytes,
-    /// Its content type (MQTT 5).
+    /// The content type (MQTT 5).
     pub content_type: Option<String>,
-    /// Where its sender expects an answer (MQTT 5).
+    /// The topic on which the sender expects an answer (MQTT 5).
     pub response_topic: Option<String>,
-    /// What the answer repeats (MQTT 5).
+    /// Data that the answer must repeat (MQTT 5).
     pub correlation: Option<Bytes>,
     /// User properties (MQTT 5).
     pub user: Vec<(String, String)>,
@@ -83,23 +84,24 @@ pub struct Publish {
 pub enum Read {
     /// More bytes are needed.
     More,
-    /// A packet, which was taken from the buffer.
+    /// A packet. It has been removed from the buffer.
     Packet(Packet),
-    /// A message of more than the permitted bytes. Its first `skip` bytes must be skipped, and it
-    /// can be acknowledged by `qos` and `id`.
+    /// A message with more bytes than permitted. The caller must skip `skip` bytes, and can
+    /// acknowledge the message with `qos` and `id`.
     TooLarge {
-        /// Bytes of the packet that are still to come or are in the buffer.
+        /// The number of bytes that belong to the packet, whether they are already in the buffer or
+        /// still to come.
         skip: usize,
         topic: String,
-        /// Its quality of service.
+        /// The quality of service.
         qos: u8,
-        /// Its packet id; 0 at QoS 0.
+        /// The packet id. 0 at QoS 0.
         id: u16,
     },
 }
 
-/// Reads the next packet from `buffer` and removes it. A message whose packet is longer than
-/// `bytes_max` is not collected.
+/// Reads the next packet from `buffer` and removes it. Of a message whose packet is longer than
+/// `bytes_max`, only the head is read.
 pub fn read(
     buffer: &mut BytesMut,
     version: MqttVersion,
@@ -122,7 +124,8 @@ pub fn read(
     body(first, packet, version).map(Read::Packet)
 }
 
-/// First byte, remaining length, and the length of both; `None` if they are not complete.
+/// Returns the first byte, the remaining length, and the length of both. `None` if they have not
+/// arrived completely.
 fn fixed_header(buffer: &[u8]) -> Result<Option<(u8, usize, usize)>, Malformed> {
     let Some((&first, rest)) = buffer.split_first() else { return Ok(None) };
     let mut length = 0;
@@ -207,7 +210,7 @@ fn body(first: u8, mut from: Bytes, version: MqttVersion) -> Result<Packet, Malf
                     _ => {}
                 })?;
             }
-            // This client announces no topic aliases, so each message has its topic.
+            // This client announces no topic aliases, so each message must have its topic.
             if message.topic.is_empty() {
                 return Err(Malformed("a message has no topic"));
             }
@@ -241,7 +244,7 @@ fn body(first: u8, mut from: Bytes, version: MqttVersion) -> Result<Packet, Malf
     Ok(packet)
 }
 
-/// The properties that a client looks at.
+/// The properties that this client uses.
 enum Property {
     ContentType(String),
     ResponseTopic(String),
@@ -353,14 +356,13 @@ fn text(from: &mut Bytes) -> Result<String, Malformed> {
 pub struct Connect<'a> {
     pub version: MqttVersion,
     pub client_id: &'a str,
-    /// Whether the broker forgets an earlier session of this client.
+    /// Whether the broker must forget an earlier session of this client.
     pub clean: bool,
-    /// Seconds for which the broker keeps the session after the connection (MQTT 5).
+    /// How many seconds the broker keeps the session after the connection has ended (MQTT 5).
     pub expiry_s: u32,
     pub keep_alive_s: u16,
-    /// Messages that the broker may send before they are acknowledged (MQTT 5).
+    /// How many unacknowledged messages the broker may send (MQTT 5).
     pub receive_maximum: u16,
-    /// User name.
     pub username: Option<&'a str>,
     pub password: Option<&'a [u8]>,
 }
@@ -391,8 +393,8 @@ pub fn connect(to: &mut BytesMut, connect: &Connect<'_>) {
     put_packet(to, 0x10, &body);
 }
 
-/// Writes SUBSCRIBE for one filter. `own` says whether the broker may send back what this client
-/// publishes.
+/// Writes SUBSCRIBE for one filter. `own` says whether the broker may send this client's own
+/// messages back to it.
 pub fn subscribe(
     to: &mut BytesMut,
     version: MqttVersion,
@@ -407,7 +409,7 @@ pub fn subscribe(
     let mut options = qos;
     if v5 {
         body.put_u8(0);
-        // Kept messages are sent only when the subscription is new.
+        // Retained messages are sent only if the subscription is new.
         options |= u8::from(!own) << 2 | 1 << 4;
     }
     put(&mut body, filter.as_bytes());
@@ -480,7 +482,7 @@ pub fn pingreq(to: &mut BytesMut) {
     to.put_slice(&[0xc0, 0]);
 }
 
-/// Writes DISCONNECT; `end` also ends the session (MQTT 5).
+/// Writes DISCONNECT. With `end`, it also ends the session (MQTT 5).
 pub fn disconnect(to: &mut BytesMut, version: MqttVersion, end: bool) {
     if version == MqttVersion::V5 && end {
         to.put_slice(&[0xe0, 7, 0, 5, 0x11, 0, 0, 0, 0]);
@@ -495,7 +497,7 @@ fn put_packet(to: &mut BytesMut, first: u8, body: &[u8]) {
     to.put_slice(body);
 }
 
-/// Writes a length and bytes. Callers keep them below 64 KiB; longer ones are cut.
+/// Writes a length followed by the bytes. Callers keep the bytes below 64 KiB; longer ones are cut.
 fn put(to: &mut BytesMut, bytes: &[u8]) {
     let bytes = &bytes[..bytes.len().min(usize::from(u16::MAX))];
     to.put_u16(bytes.len() as u16);
@@ -551,7 +553,7 @@ mod tests {
         let mut bytes = BytesMut::new();
         publish(&mut bytes, V5, &full);
         assert_eq!(one(&bytes, V5), Ok(Read::Packet(Packet::Publish(full))));
-        // Each shorter piece waits for more.
+        // Every shorter piece is incomplete and waits for more bytes.
         for end in 0..bytes.len() {
             assert_eq!(one(&bytes[..end], V5), Ok(Read::More), "{end}");
         }

@@ -1,10 +1,10 @@
 //! Publishes messages for the other parts of the node.
 //!
-//! Messages for the same broker, with the same credentials, share a connection and a task on the
+//! Messages for the same broker with the same credentials share one connection and one task on the
 //! data path. Both exist from the first message until a minute after the last one. A message
-//! belongs to the task until the broker has acknowledged it or [`PATIENCE`] has passed: over
-//! reconnections the task sends it again. With MQTT 5, the broker keeps the session meanwhile, so
-//! that a message with QoS 2 is not published twice.
+//! belongs to the task until the broker has acknowledged it or [`PATIENCE`] has passed. After a
+//! reconnection, the task sends unacknowledged messages again. With MQTT 5, the broker keeps the
+//! session meanwhile, so a message with QoS 2 is not published twice.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -32,31 +32,33 @@ use crate::reasons::reason_text;
 use crate::run::jitter;
 use crate::state::Problem;
 
-/// How long a message may take from its arrival here until the broker has acknowledged it.
+/// How long a message may take from its arrival at this publisher until the broker has acknowledged
+/// it.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A connection without messages is closed after this time.
 const IDLE: Duration = Duration::from_secs(60);
-/// Connections for publishing at most.
+/// The most connections for publishing.
 const LINKS_MAX: usize = 64;
-/// Messages that wait or are unacknowledged, of all brokers; each owner has half.
+/// The most messages that wait or are unacknowledged, for all brokers together. One owner may have
+/// half of them.
 const MESSAGES_MAX: usize = 4_096;
-/// Their bytes; each owner has half.
+/// The most bytes of these messages. One owner may have half of them.
 const BYTES_MAX: usize = 16 << 20;
-/// Unacknowledged messages of one connection at most, if the broker permits as many.
+/// The most unacknowledged messages of one connection, if the broker permits as many.
 const WINDOW_MAX: usize = 64;
-/// Bytes that wait to be written before further messages wait.
+/// When this many bytes wait to be written, further messages wait.
 const UNWRITTEN_BYTES_MAX: usize = 1 << 20;
-/// Seconds for which a broker keeps the session of a connection that broke.
+/// How many seconds a broker keeps the session after a connection broke.
 const SESSION_EXPIRY_S: u32 = 300;
-/// Some brokers end the connection instead of refusing a message. A message after which the
-/// connection ended this often is not sent again, so that the others have their turn.
+/// Some brokers end the connection instead of refusing a message. If the connection ended this
+/// often after a message, the message is not sent again, so that the other messages get their turn.
 const CUTS_MAX: u32 = 3;
 
-/// What `mote-broker` knows as the beginning of a question whether it keeps a message for the topic
-/// that follows. No client may publish or subscribe to such topics.
+/// The topic prefix with which the node asks `mote-broker` whether it would retain a message for
+/// the rest of the topic. No client may publish or subscribe to such topics.
 const ASK_TO_KEEP: &str = "$keep/";
 
-/// Publishes at brokers. Cloning it gives another handle.
+/// Publishes messages at brokers. A clone is another handle to the same publisher.
 #[derive(Clone)]
 pub struct Publisher(Arc<Inner>);
 
@@ -80,13 +82,13 @@ struct Job {
 
 impl Job {
     fn end(self, result: Result<(), PublishError>) {
-        // The caller may have left.
+        // The caller may have stopped waiting.
         let _ = self.answer.send(result);
     }
 }
 
 impl Publisher {
-    /// Without any connection. The tasks will run on `runtime`.
+    /// A publisher without any connections. The tasks will run on `runtime`.
     pub fn new(host: Arc<dyn Host>, runtime: Handle) -> Self {
         Self(Arc::new(Inner {
             host,
@@ -98,20 +100,20 @@ impl Publisher {
         }))
     }
 
-    /// Accepts no further messages, and ends the connections when what they have is acknowledged.
-    /// Takes `grace` at most.
+    /// Accepts no further messages, and ends the connections when their messages are acknowledged.
+    /// Takes at most `grace`.
     pub async fn stop(&self, grace: Duration) {
         self.0.stopping.send_replace(true);
         let ended = self.0.stopping.closed();
         let _ = timeout(grace, ended).await;
     }
 
-    /// Whether messages of an owner that `wanted` selects wait, or are not acknowledged.
+    /// Whether any message is waiting or unacknowledged whose owner `wanted` selects.
     pub fn has_messages_of(&self, wanted: impl Fn(&str) -> bool) -> bool {
         self.0.messages.is_taken_by(|owner| wanted(owner))
     }
 
-    /// Publishes a message that has no mistake.
+    /// Publishes a message that has already been checked.
     fn begin(&self, mut message: Message, deadline: Instant) -> Begun {
         if *self.0.stopping.borrow() {
             return Err(PublishError::Stopping);
@@ -134,7 +136,8 @@ impl Publisher {
         let job = Job { message: to_packet(message), deadline, cuts: 0, answer, _held: held };
         let mut links = self.0.links.lock();
         if let Some(link) = links.get(&connection) {
-            // A task removes its sender, under this lock, before it drops the receiver.
+            // Before a task drops its receiver, it removes its sender under this lock, so this send
+            // succeeds.
             let _ = link.send(job);
             return Ok(answered);
         }
@@ -150,7 +153,7 @@ impl Publisher {
     }
 }
 
-/// The answer that a message will have, or the reason why it is not sent.
+/// The future answer to a message, or the reason why the message is not sent.
 type Begun = Result<oneshot::Receiver<Result<(), PublishError>>, PublishError>;
 
 async fn ended(begun: Begun) -> Result<(), PublishError> {
@@ -181,9 +184,9 @@ impl Publish for Publisher {
 }
 
 impl Publisher {
-    /// What the own broker is asked before a message that it should keep, if the node has namespaces:
-    /// a message for the topic with [`ASK_TO_KEEP`] before it, which the broker refuses if the
-    /// namespace has its share.
+    /// The question for the node's own broker before a message with retain, if the node has
+    /// namespaces. The question is a message for the topic with the prefix [`ASK_TO_KEEP`]. The
+    /// broker refuses it if the namespace has used up its share.
     fn question(&self, message: &Message) -> Option<Message> {
         if !message.retain || message.payload.is_empty() {
             return None;
@@ -196,14 +199,14 @@ impl Publisher {
         if !is_local || !host.local()?.divides_kept {
             return None;
         }
-        // MQTT 3.1.1 has no refusals.
+        // MQTT 3.1.1 cannot refuse a message.
         let connection = Connection { version: MqttVersion::V5, ..message.connection.clone() };
         let topic = format!("{ASK_TO_KEEP}{}", message.topic);
         Some(Message::new(message.owner.clone(), connection, topic, Bytes::new()))
     }
 }
 
-/// Why a message is not published that the broker should keep.
+/// Why a message with retain is not published.
 fn has_its_share(topic: &str) -> String {
     format!(
         "{topic}: the broker keeps as many messages as the namespace of this topic may have; publish \
@@ -233,11 +236,12 @@ struct Link {
     client_id: String,
     jobs: mpsc::UnboundedReceiver<Job>,
     stopping: watch::Receiver<bool>,
-    /// Messages that were not sent on this connection.
+    /// Messages that have not been sent on this connection.
     waiting: VecDeque<Job>,
     /// Unacknowledged messages in the order in which they were sent.
     sent: VecDeque<Sent>,
-    /// Whether the broker may have a session that does not match `sent`.
+    /// Whether the next connection must begin a new session, because the broker's session may not
+    /// match `sent`.
     is_fresh: bool,
     last_id: u16,
     input: BytesMut,
@@ -248,7 +252,7 @@ struct Link {
 
 struct Sent {
     job: Job,
-    /// Whether the broker has the message, and PUBREL was sent.
+    /// Whether the broker has the message and the task has sent PUBREL.
     is_released: bool,
 }
 
@@ -318,7 +322,7 @@ impl Link {
             backoff = (backoff * 2).min(BACKOFF_MAX);
             self.meanwhile(sleep_until(pause)).await;
             if *self.stopping.borrow() {
-                // The broker is away, and there is no time to wait for it.
+                // The broker is unreachable, and a stopping node has no time to wait for it.
                 self.expire(Instant::now() + PATIENCE);
             }
         }
@@ -328,7 +332,7 @@ impl Link {
         self.waiting.is_empty() && self.sent.is_empty()
     }
 
-    /// Ends the task unless another message has arrived.
+    /// Ends the task, unless another message has arrived. Returns whether it ends.
     fn leaves(&mut self) -> bool {
         let mut links = self.inner.links.lock();
         if !self.jobs.is_empty() {
@@ -338,8 +342,8 @@ impl Link {
         true
     }
 
-    /// Does `work` while messages arrive and expire. Ends early when everything has expired, or
-    /// when the node stops.
+    /// Does `work` while messages arrive and expire. Ends early when all messages have expired or
+    /// the node stops.
     async fn meanwhile(&mut self, work: impl Future<Output = ()>) {
         let mut work = std::pin::pin!(work);
         loop {
@@ -361,7 +365,7 @@ impl Link {
         sent.into_iter().chain(waiting).min()
     }
 
-    /// Gives up messages whose time is over.
+    /// Gives up messages whose time has passed.
     fn expire(&mut self, now: Instant) {
         let address = self.connection.broker.as_deref().unwrap_or_default();
         let text = match &self.problem {
@@ -376,14 +380,14 @@ impl Link {
             if self.sent[at].job.deadline <= now
                 && let Some(sent) = self.sent.remove(at)
             {
-                // The session of the broker may still know its packet id.
+                // The broker's session may still know the packet id of this message.
                 self.is_fresh = true;
                 sent.job.end(Err(error()));
             }
         }
     }
 
-    /// The connection ended: the message that was sent first may be the reason.
+    /// Called when the connection has ended. The message that was sent first may be the reason.
     fn cut(&mut self) {
         self.input.clear();
         self.output.clear();
@@ -409,7 +413,7 @@ impl Link {
         self.problem = Some(problem);
     }
 
-    /// One connection, from its beginning to its end.
+    /// Handles one connection, from its beginning to its end.
     async fn connection(&mut self) -> End {
         let host = self.inner.host.clone();
         let connection = self.connection.clone();
@@ -430,7 +434,7 @@ impl Link {
         }
     }
 
-    /// Publishes until nothing was published for a while.
+    /// Publishes until there has been no message for a while.
     async fn serve(&mut self, connected: Connected) -> Result<(), Problem> {
         let Connected { stream, ack, input } = connected;
         self.input = input;
@@ -499,7 +503,8 @@ impl Link {
                 },
                 Some(job) = self.jobs.recv() => {
                     self.waiting.push_back(job);
-                    // Whatever else has arrived is written with it.
+                    // Other messages that have arrived meanwhile are written together with this
+                    // one.
                     for _ in 1..mote_core::turn::TURN_ITEMS_MAX {
                         let Ok(job) = self.jobs.try_recv() else { break };
                         self.waiting.push_back(job);
@@ -511,7 +516,7 @@ impl Link {
         }
     }
 
-    /// Sends again what is unacknowledged.
+    /// Sends unacknowledged messages again.
     fn resume(&mut self, has_session: bool, window: usize) {
         while self.sent.len() > window
             && let Some(sent) = self.sent.pop_back()
@@ -563,7 +568,8 @@ impl Link {
     }
 
     fn take_packets(&mut self, pinged: &mut Option<Instant>) -> Result<(), Problem> {
-        // At most as many as messages were sent, so this needs no turns.
+        // The loop handles at most as many packets as messages were sent, so it does not need
+        // turns.
         while let Read::Packet(packet) =
             packet::read(&mut self.input, self.connection.version, PACKET_EXTRA_BYTES)?
         {
@@ -595,14 +601,14 @@ impl Link {
         let Some(sent) = self.sent.remove(at) else { return };
         sent.job.end(match reason {
             ..0x80 => Ok(()),
-            // Limits of the broker may be free again later.
+            // The broker may have room again later.
             0x93 | 0x97 => Err(PublishError::Full(format!("the broker: {}", reason_text(reason)))),
             _ => Err(PublishError::Refused(reason_text(reason))),
         });
     }
 }
 
-/// Why the broker would end the connection over this message.
+/// The reason if the broker would end the connection because of this message.
 fn refused(message: &packet::Publish, ack: &ConnAck) -> Option<String> {
     if ack.qos_max.is_some_and(|most| message.qos > most) {
         return Some(format!("it does not offer QoS {}", message.qos));
@@ -611,7 +617,8 @@ fn refused(message: &packet::Publish, ack: &ConnAck) -> Option<String> {
         return Some("it does not keep messages".to_owned());
     }
     let most = ack.packet_bytes_max.map_or(usize::MAX, |most| most as usize);
-    // Topic and properties have at most about 20 KiB.
+    // Topic and properties have at most about 20 KiB, so most messages need not be encoded to be
+    // checked.
     (message.payload.len() + PACKET_EXTRA_BYTES / 2 > most && {
         let mut whole = BytesMut::new();
         packet::publish(&mut whole, MqttVersion::V5, message);
@@ -639,7 +646,7 @@ async fn connect(
     let connect = Connect {
         version,
         client_id,
-        // The session of MQTT 3.1.1 has no end, so the node does not begin one.
+        // A session of MQTT 3.1.1 never expires, so the node does not begin one.
         clean: is_fresh || version == MqttVersion::V311,
         expiry_s: SESSION_EXPIRY_S,
         keep_alive_s: KEEP_ALIVE_S,

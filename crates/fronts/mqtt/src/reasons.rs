@@ -1,4 +1,4 @@
-//! What a broker's numbers mean, in words.
+//! Translates a broker's reason codes into words.
 
 use mote_spec::mqtt::MqttVersion;
 

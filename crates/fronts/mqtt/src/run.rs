@@ -1,4 +1,4 @@
-//! One message from its arrival to the decision about its acknowledgement.
+//! Handles one message, from its arrival to the decision about its acknowledgement.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,22 +14,24 @@ use crate::message::{self, ATTEMPTS_MAX, Next};
 use crate::packet::Publish;
 use crate::settings::Settings;
 
-/// The first pause before a message is tried again; each further one is twice as long.
+/// The first pause before a message is tried again, and the longest one. Each pause is twice as
+/// long as the one before.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Longest answer that is published.
+/// The longest answer that is published.
 const ANSWER_BYTES_MAX: u64 = 6 << 20;
 
-/// How a message ended.
+/// The result of handling a message.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It is acknowledged, after this reply was published.
+    /// The message is acknowledged after this reply has been published.
     Done(Option<Publish>),
-    /// It is acknowledged, although its function failed.
+    /// The message is acknowledged, although its function has failed.
     GivenUp,
-    /// It is not acknowledged: the function was removed, or the node stops.
+    /// The message is not acknowledged, because the function was removed or the node is stopping.
     Left,
-    /// The journal did not take it. The broker has to send it again, after those before it.
+    /// The journal did not accept the message. The broker has to send it again, after the messages
+    /// before it.
     NotStored(String),
 }
 
@@ -100,14 +102,15 @@ async fn answered<I: Invoker>(
     }
 }
 
-/// Up to a quarter of `time`, so that messages that failed together are not tried together.
+/// A random time of up to a quarter of `time`, so that messages that failed together are not tried
+/// again together.
 pub(crate) fn jitter(host: &dyn Host, time: Duration) -> Duration {
     time.mul_f64((host.random() >> 11) as f64 / (1u64 << 53) as f64 / 4.0)
 }
 
 enum Answer {
     Done(Option<Publish>),
-    /// A status that is not an answer to the message, and the pause that the function asks for.
+    /// A status that is not an answer to the message, and the pause for which the function asks.
     Status(u16, Option<Duration>),
 }
 

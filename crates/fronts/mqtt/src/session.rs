@@ -1,9 +1,10 @@
-//! Messages between their arrival and their acknowledgement, over several connections.
+//! Tracks messages between their arrival and their acknowledgement, over several connections.
 //!
-//! The broker sends a message again on the next connection of a session if it has not received the
-//! acknowledgement, with the same packet id. [`Session`] recognises such a message: one that still
-//! runs is not run again, and one that has run is acknowledged. Messages are recognised by packet
-//! id and content, because a broker that lost its state may use an id for another message.
+//! If the broker has not received an acknowledgement, it sends the message again on the session's
+//! next connection, with the same packet id. [`Session`] recognises such a message. If it still
+//! runs, it is not run again, and if it has run, it is acknowledged. Messages are recognised by
+//! packet id and content, because a broker that has lost its state may reuse an id for another
+//! message.
 //!
 //! The state is in memory. After a crash of the node, every unacknowledged message runs again.
 
@@ -15,11 +16,11 @@ use crate::packet::Publish;
 /// What to do with a message that has arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It has to run; the number identifies this run.
+    /// The message has to run. The number identifies this run.
     Run(u64),
-    /// It is running; nothing is to be done.
+    /// The message is already running, so there is nothing to do.
     Running,
-    /// It has run: it has to be acknowledged, after its reply was published.
+    /// The message has run. It has to be acknowledged after its reply has been published.
     Done(Option<Publish>),
 }
 
@@ -35,15 +36,16 @@ struct Entry {
     run: u64,
     content: u64,
     qos: u8,
-    /// Whether the broker has sent it on the current connection, so that it expects the
-    /// acknowledgement there.
+    /// Whether the broker has sent the message on the current connection and therefore expects the
+    /// acknowledgement on it.
     is_here: bool,
-    /// The reply, if it has run.
+    /// The message's reply, once it has run.
     done: Option<Option<Publish>>,
 }
 
 impl Session {
-    /// A connection begins. If the broker has no session, packet ids mean new messages.
+    /// Called when a connection begins. If the broker has no session, packet ids refer to new
+    /// messages.
     pub fn connected(&mut self, session_present: bool) {
         if session_present {
             self.entries.values_mut().for_each(|entry| entry.is_here = false);
@@ -76,8 +78,8 @@ impl Session {
         Arrival::Run(run)
     }
 
-    /// A run has ended. Whether the message can be acknowledged now; otherwise it is acknowledged
-    /// when the broker sends it again.
+    /// Called when a run has ended. Returns whether the message can be acknowledged now. If not, it
+    /// is acknowledged when the broker sends it again.
     pub fn ended(&mut self, id: u16, run: u64, reply: Option<&Publish>) -> bool {
         match self.entries.get_mut(&id) {
             Some(entry) if entry.run == run => {
@@ -88,23 +90,25 @@ impl Session {
         }
     }
 
-    /// A run was given up without a result; the message runs again when the broker sends it again.
+    /// Called when a run was given up without a result. The message runs again when the broker
+    /// sends it again.
     pub fn forget(&mut self, id: u16, run: u64) {
         if self.entries.get(&id).is_some_and(|entry| entry.run == run) {
             self.entries.remove(&id);
         }
     }
 
-    /// The acknowledgement was written: PUBACK or PUBREC. A message with QoS 2 is remembered until
-    /// the broker releases its id.
+    /// Called when the acknowledgement (PUBACK or PUBREC) has been written. A message with QoS 2 is
+    /// remembered until the broker releases its id.
     pub fn acknowledged(&mut self, id: u16) {
         if self.entries.get(&id).is_some_and(|entry| entry.qos < 2) {
             self.entries.remove(&id);
         }
     }
 
-    /// The broker releases the id of a message with QoS 2. One that still runs is not affected: a
-    /// broker never releases it before its PUBREC.
+    /// Called when the broker releases the id of a message with QoS 2. A message that is still
+    /// running is not affected, because a broker never releases its id before it has received the
+    /// PUBREC.
     pub fn released(&mut self, id: u16) {
         if self.entries.get(&id).is_some_and(|entry| entry.qos == 2 && entry.done.is_some()) {
             self.entries.remove(&id);

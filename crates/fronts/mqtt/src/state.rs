@@ -1,4 +1,4 @@
-//! The state of a trigger, as its owner sees it, and why it cannot receive messages.
+//! The state of a trigger as its owner sees it, including why it does not receive messages.
 
 use std::fmt;
 
@@ -7,22 +7,22 @@ use parking_lot::Mutex;
 /// Why a trigger does not receive messages at the moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// No connection, or it broke.
+    /// There is no connection, or the connection broke.
     Unreachable(String),
     /// The broker refused the client.
     Refused(String),
     /// The broker refused the subscription.
     Subscription(String),
-    /// The certificates do not fit.
+    /// The certificates cannot be used together.
     Tls(String),
     /// A secret is missing.
     Secret(String),
-    /// The journal does not take the messages.
+    /// The journal does not accept messages.
     Journal(String),
 }
 
 impl Problem {
-    /// The code in the catalogue of errors.
+    /// The problem's code in the catalogue of errors.
     pub fn code(&self) -> &'static str {
         match self {
             Problem::Unreachable(_) => "M1201",
@@ -53,38 +53,38 @@ impl fmt::Display for Problem {
 pub enum State {
     /// The first connection is being made.
     Connecting,
-    /// Subscribed; messages arrive.
+    /// The subscription is active, so messages arrive.
     Subscribed,
-    /// No messages arrive; the node tries again by itself.
+    /// No messages arrive. The node tries again by itself.
     Failing(Problem),
 }
 
-/// A trigger at one moment.
+/// The state of a trigger at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     pub filter: String,
     pub broker: String,
-    /// The name under which the broker knows the trigger.
+    /// The client id under which the broker knows the trigger.
     pub client_id: String,
     pub state: State,
-    /// Since the node started.
+    /// The counts since the node started.
     pub counts: Counts,
 }
 
-/// Messages of a trigger, since the node started.
+/// The number of a trigger's messages since the node started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Messages that arrived, those that arrived again included.
+    /// Messages that arrived, including those that arrived again.
     pub received: u64,
-    /// Messages whose function answered, or that were stored.
+    /// Messages whose function answered or that were stored.
     pub done: u64,
     /// Messages that were given up.
     pub given_up: u64,
-    /// Messages that run or wait now.
+    /// Messages that are running or waiting now.
     pub running: u64,
 }
 
-/// State and counts, shared between the task of a trigger and its readers.
+/// The state and the counts, shared between the task of a trigger and its readers.
 #[derive(Debug)]
 pub(crate) struct Shared(Mutex<(State, Counts)>);
 

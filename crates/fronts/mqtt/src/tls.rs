@@ -1,4 +1,4 @@
-//! TLS with a broker.
+//! TLS connections to a broker.
 
 use std::sync::Arc;
 
@@ -12,16 +12,18 @@ use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore};
 
 use crate::state::Problem;
 
-/// The texts (PEM) of the secrets that a trigger names.
+/// The contents (PEM) of the secrets that a trigger names.
 #[derive(Debug, Default)]
 pub(crate) struct Pem {
-    /// Certificates that the broker's must lead to; `None` means the roots of the machine.
+    /// The authorities that may have signed the broker's certificate. `None` means the authorities
+    /// that the machine trusts.
     pub(crate) ca: Option<String>,
     /// The client's certificate and its key.
     pub(crate) client: Option<(String, String)>,
 }
 
-/// Agrees on keys with the broker `host` over `stream`, and checks its certificate.
+/// Performs the TLS handshake with the broker `host` over `stream`, and checks the broker's
+/// certificate.
 pub(crate) async fn connect(
     host: &str,
     stream: TcpStream,
@@ -29,7 +31,8 @@ pub(crate) async fn connect(
 ) -> Result<TlsStream<TcpStream>, Problem> {
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| Problem::Tls(format!("{host} cannot have a certificate")))?;
-    // Reads some hundred certificates from files if the trigger names none.
+    // If the trigger names no authorities, this reads some hundred certificates from files, so it
+    // runs on a blocking thread.
     let config = tokio::task::spawn_blocking(move || config(&pem)).await;
     let config = config.map_err(|_| Problem::Tls("cannot read certificates".to_owned()))??;
     TlsConnector::from(Arc::new(config))
@@ -38,8 +41,9 @@ pub(crate) async fn connect(
         .map_err(|error| problem(&error).unwrap_or_else(|| Problem::Unreachable(error.to_string())))
 }
 
-/// The problem if TLS is the reason of an error. A broker refuses a client's certificate only after
-/// the client has agreed on keys.
+/// Returns the problem if TLS is the reason for the error. A broker refuses a client's certificate
+/// only after the client's part of the handshake is complete, so this error can also come from a
+/// later read or write.
 pub(crate) fn problem(error: &std::io::Error) -> Option<Problem> {
     let inner = error.get_ref()?.downcast_ref::<Error>()?;
     Some(Problem::Tls(inner.to_string()))

@@ -1,4 +1,4 @@
-//! Publishing without a broker that answers: bounds, patience and the end.
+//! Tests publishing at brokers that do not answer: limits, time limits and the end.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ fn message(owner: &str, connection: &Connection, bytes: usize) -> Message {
 
 #[tokio::test]
 async fn an_owner_has_half_of_the_messages_and_of_the_bytes() {
-    // The kernel accepts connections, and nobody answers on them.
+    // The kernel accepts connections, but no program answers on them.
     let silent = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let broker = at(Some(format!("mqtt://{}", silent.local_addr().expect("bound"))));
     let publisher = publisher();
@@ -105,12 +105,12 @@ async fn a_message_that_nobody_takes_fails_in_time_and_names_the_reason() {
 #[tokio::test(start_paused = true)]
 async fn a_message_has_an_owner_until_it_ends() {
     let publisher = publisher();
-    // The caller leaves, and the message stays.
+    // The caller stops waiting, but the message stays.
     drop(publisher.publish(message("f.plant", &at(None), 0)));
     let is_there = || publisher.has_messages_of(|owner| owner.ends_with(".plant"));
     assert!(is_there());
     assert!(!publisher.has_messages_of(|owner| owner == "f"));
-    // A later one ends after it.
+    // A message that was published later also ends later.
     assert!(publisher.publish(message("g", &at(None), 0)).await.is_err());
     assert!(!is_there());
 }

@@ -1,8 +1,8 @@
 //! Certificates that the program `mote-acme` orders from an authority (ACME, RFC 8555), and the
-//! authority's questions on the way there.
+//! answers to the authority's challenges.
 //!
-//! The program and the node share a folder: the program puts certificates and answers there, and the
-//! node reads them.
+//! The program and the node share a folder. The program writes certificates and answers into it,
+//! and the node reads them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,32 +23,33 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::ClientHello;
 use tokio_rustls::rustls::sign::CertifiedKey;
 
-/// The protocol of a handshake in which an authority asks (RFC 8737, 3).
+/// The ALPN protocol of a handshake in which an authority checks a challenge (RFC 8737, 3).
 pub(crate) const PROTOCOL: &[u8] = b"acme-tls/1";
-/// How long a run of it may take; it ends itself a little earlier.
+/// How long one run of the program may take. The program ends by itself a little earlier.
 const PATIENCE: Duration = Duration::from_secs(330);
-/// The pause after a run that told none, and the longest one.
+/// The pause after a run that did not name one, and the longest pause.
 pub(crate) const PAUSE_UNTOLD: Duration = Duration::from_secs(600);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// The longest answer to a question, in bytes.
+/// The longest answer to a challenge, in bytes.
 const ANSWER_BYTES_MAX: u64 = 16 << 10;
 
 /// The folder that the node shares with the program.
 #[derive(Debug)]
 pub struct Acme {
     folder: PathBuf,
-    /// The command line of the program.
+    /// The arguments of the program.
     words: Vec<OsString>,
-    /// Whether the program runs. Otherwise nobody has questions, and no file is looked for.
+    /// Whether the program is running. While it is not, no authority has challenges, so the node
+    /// looks for no file.
     runs: AtomicBool,
 }
 
 impl Acme {
-    /// Shares this folder, which is made if it is missing and given to the user `uid`. `order` is the
-    /// part of the program's command line that says what to order. Fails if the program is not
-    /// installed. Blocks.
+    /// Shares this folder with the program. The folder is made if it is missing, and given to the
+    /// user `uid`. `order` is the part of the program's arguments that says what to order. Fails if
+    /// the program is not installed. Blocks.
     pub fn open(folder: PathBuf, uid: u32, order: Vec<OsString>) -> io::Result<Self> {
-        // Files that cannot be read now are mistakes of the settings.
+        // A file that cannot be read now means that the settings are wrong.
         for (flag, value) in order.iter().zip(order.iter().skip(1)) {
             let of_setting = [("--ca", "acme_ca"), ("--external-account", "acme_external_account")];
             let setting = of_setting.into_iter().find(|(word, _)| flag == word);
@@ -66,16 +67,17 @@ impl Acme {
         Ok(Self { folder, words, runs: AtomicBool::new(false) })
     }
 
-    /// The folder of the certificate in use. There is none before the first one.
+    /// The folder of the certificate in use. `None` before the first certificate has been ordered.
     pub(crate) fn live(&self) -> Option<PathBuf> {
-        // The program writes one of these, and then changes the link.
+        // The program writes one of the two folders and then makes the link point to it.
         let used = fs::read_link(self.folder.join("live")).ok()?;
         let used = used.to_str().filter(|name| ["a", "b"].contains(name))?;
         Some(self.folder.join(used))
     }
 
-    /// Opens a file below the folder; `None` if it is elsewhere. The program has fewer rights than the
-    /// node, so the node follows no link, waits for no pipe, and opens no file of somebody else.
+    /// Opens a file below the folder. `None` if the path is not below the folder. The program has
+    /// fewer rights than the node, so the node follows no links, does not wait for pipes, and opens
+    /// no files of other owners.
     pub(crate) fn open_own(&self, path: &Path) -> Option<io::Result<fs::File>> {
         let path = path.strip_prefix(&self.folder).ok()?;
         let open = || {
@@ -97,8 +99,8 @@ impl Acme {
         Some(open())
     }
 
-    /// The answer to a request of an authority, by the part of its path behind `/.well-known`
-    /// (RFC 8555, 8.3). Reads a small file.
+    /// The answer to an authority's HTTP request, found by the part of the path after
+    /// `/.well-known` (RFC 8555, 8.3). Reads a small file.
     pub fn over_http(&self, path: &str) -> Option<Vec<u8>> {
         let token = path.strip_prefix("/acme-challenge/")?;
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
@@ -108,14 +110,15 @@ impl Acme {
         self.answer("http-01", token)
     }
 
-    /// The certificate for the handshake of an authority with this host (RFC 8737, 3). Reads a small
+    /// The certificate for an authority's handshake with this host (RFC 8737, 3). Reads a small
     /// file.
     pub(crate) fn in_handshake(
         &self,
         host: &str,
         provider: &CryptoProvider,
     ) -> Option<Arc<CertifiedKey>> {
-        // A host of a handshake has been checked to be a name, and has no slash.
+        // The TLS library has checked that the host of a handshake is a valid name, so it contains
+        // no slash.
         let pem = self.answer("tls-alpn-01", &host.to_ascii_lowercase())?;
         let certificate = CertificateDer::from_pem_slice(&pem).ok()?;
         let key = PrivateKeyDer::from_pem_slice(&pem).ok()?;
@@ -123,7 +126,7 @@ impl Acme {
         Some(Arc::new(CertifiedKey::new(vec![certificate], key)))
     }
 
-    /// Runs the program once. It says when it wants to be run again.
+    /// Runs the program once. Returns the time after which the program wants to run again.
     pub(crate) async fn run(&self) -> Option<Duration> {
         self.runs.store(true, Ordering::Release);
         let told = logged_answer(Role::Acme, "ACME", &self.words, PATIENCE).await;
@@ -151,7 +154,8 @@ impl Acme {
     }
 }
 
-/// Whether an authority asks in this handshake: it offers its protocol, and no other.
+/// Whether an authority checks a challenge in this handshake: it offers the challenge's protocol
+/// and no other.
 pub(crate) fn is_challenge(hello: &ClientHello<'_>) -> bool {
     hello.alpn().is_some_and(|offered| offered.eq([PROTOCOL]))
 }
@@ -163,7 +167,7 @@ mod tests {
     use super::*;
     use crate::Certificates;
 
-    /// A folder with a certificate that was ordered, and a folder of the node without one.
+    /// A folder with an ordered certificate. The node's own folder in it is missing.
     fn ordered() -> (tempfile::TempDir, Arc<Acme>) {
         let place = tempfile::tempdir().expect("a folder");
         let folder = place.path().join("acme");
@@ -191,7 +195,7 @@ mod tests {
     fn what_was_ordered_is_used_next_to_the_own_certificate() {
         let (place, acme) = ordered();
         assert_eq!(open(&place, &acme), (2, String::new()));
-        // Whatever the program does there, the node starts, and says what is wrong.
+        // Whatever the program puts into the folder, the node starts and reports the fault.
         let key = acme.folder.join("a/privkey.pem");
         fs::rename(&key, place.path().join("key")).expect("moved");
         for (made, expected) in [

@@ -1,4 +1,4 @@
-//! The certificates of clients: which authorities sign them, and which names they have.
+//! Client certificates: the authorities that sign them, and the names in them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,32 +23,33 @@ use webpki::{EndEntityCert, KeyUsage};
 use crate::files::{Stamp, stamp};
 use crate::unusable::{Unusable, bad_pem, unusable};
 
-/// Largest file of authorities, in bytes.
+/// The largest file of authorities, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-/// Pause between two lines of the log about certificates with the same names that were not accepted,
-/// most such lines in one pause, and the characters of the names that a line shows.
+/// The log reports refused certificates with the same names at most once in this pause. The next
+/// two numbers are the most such lines in one pause, and the most characters of the names in one
+/// line.
 const PAUSE: Duration = Duration::from_secs(60);
 const LINES_MAX: usize = 16;
 const NAMES_SHOWN_MAX: usize = 200;
-/// Longest name that counts, in bytes.
+/// The longest name that is used, in bytes.
 const NAME_BYTES_MAX: usize = 256;
-/// The attribute `commonName` of a subject (X.520), as DER writes its identifier.
+/// The DER encoding of the identifier of `commonName`, an attribute of a subject (X.520).
 const COMMON_NAME: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 0x03];
 
-/// The authorities that sign the certificates of clients, and what they have revoked.
+/// The authorities that sign client certificates, and their revocation lists.
 ///
-/// A client without a certificate is served; one with a certificate that these authorities have not
-/// signed, that has expired, or that is in one of the lists, is not.
+/// A client without a certificate is served. A client is refused if its certificate is not signed
+/// by these authorities, has expired, or is in one of the lists.
 #[derive(Debug)]
 pub struct ClientAuthorities {
     file: PathBuf,
     provider: Arc<CryptoProvider>,
     read: RwLock<Read>,
-    /// When the log last told about certificates with these names that were not accepted.
+    /// For the names in refused certificates: when the log last reported them.
     told: Mutex<HashMap<String, Instant>>,
 }
 
-/// What was read, and the stamp of the file from before.
+/// The content of the file that was read last, and the stamp that the file had.
 #[derive(Debug)]
 struct Read {
     stamp: Stamp,
@@ -66,7 +67,8 @@ impl ClientAuthorities {
         Ok(Self { file: file.to_owned(), provider, read, told: Mutex::default() })
     }
 
-    /// What another process has read from a file of this name.
+    /// Uses the content of such a file that another process has read. `name` stands for the file in
+    /// messages.
     pub(crate) fn of_text(name: &str, text: &[u8]) -> Result<Self, Unusable> {
         let file = PathBuf::from(name);
         let provider = Arc::new(ring::default_provider());
@@ -74,14 +76,14 @@ impl ClientAuthorities {
         Ok(Self { file, provider, read, told: Mutex::default() })
     }
 
-    /// Replaces what [`Self::of_text`] was given.
+    /// Replaces the content that [`Self::of_text`] was given.
     pub(crate) fn replace(&self, text: &[u8]) -> Result<(), Unusable> {
         *self.read.write() = parse(&self.file, Stamp::default(), text, &self.provider)?;
         Ok(())
     }
 
-    /// The names in a certificate (DER) that a client has shown, if these authorities have signed it
-    /// and it is valid now.
+    /// The names in a certificate (DER) that a client has presented. `None` unless these
+    /// authorities have signed the certificate and it is valid now.
     pub fn names_if_signed(&self, certificate: &[u8]) -> Option<Vec<String>> {
         let certificate = CertificateDer::from(certificate);
         self.verify_client_cert(&certificate, &[], UnixTime::now()).ok()?;
@@ -93,8 +95,8 @@ impl ClientAuthorities {
         self.read.read().text.clone()
     }
 
-    /// Reads the file again if it has changed, and returns whether it has. If it cannot be used, what
-    /// was read before stays in use. Blocks.
+    /// Reads the file again if it has changed. Returns whether it has changed. If the new content
+    /// cannot be used, the previous content stays in use. Blocks.
     pub fn renew(&self) -> Result<bool, Unusable> {
         let stamp = stamp_of(&self.file)?;
         if stamp == self.read.read().stamp {
@@ -109,7 +111,7 @@ impl ClientAuthorities {
         self.read.read().verifier.clone()
     }
 
-    /// Logs why a certificate is not accepted: its client may learn no more than that.
+    /// Logs why a certificate is refused, because the client may not learn the reason.
     fn tell(&self, certificate: &CertificateDer<'_>, reason: &Error) {
         let names: String = names(certificate).join(", ").chars().take(NAMES_SHOWN_MAX).collect();
         if !self.is_news(&names) {
@@ -124,7 +126,8 @@ impl ClientAuthorities {
         );
     }
 
-    /// Whether the log has no line yet about certificates with these names, and has room for one.
+    /// Whether the log has not yet reported these names in this pause and has room for another
+    /// line.
     fn is_news(&self, names: &str) -> bool {
         let mut told = self.told.lock();
         told.retain(|_, at| at.elapsed() < PAUSE);
@@ -136,7 +139,7 @@ impl ClientAuthorities {
     }
 }
 
-/// Why a certificate is not accepted, for the owner of the node.
+/// Why a certificate is refused, in words for the owner of the node.
 fn in_words(reason: &Error) -> String {
     let Error::InvalidCertificate(what) = reason else { return reason.to_string() };
     let words = match what {
@@ -193,8 +196,8 @@ fn parse(
     }
     let lists = CertificateRevocationListDer::pem_slice_iter(text);
     let lists = lists.collect::<Result<Vec<_>, _>>().map_err(bad)?;
-    // An authority without a list has revoked nothing. A list that is out of date still tells what it
-    // has revoked; a node without a network must not lock its clients out.
+    // An authority without a list counts as having revoked nothing. An outdated list still counts,
+    // because a node without a network must not lock its clients out.
     let builder = WebPkiClientVerifier::builder_with_provider(authorities.into(), provider.clone())
         .with_crls(lists)
         .allow_unknown_revocation_status()
@@ -206,10 +209,11 @@ fn parse(
     Ok(Read { stamp, verifier, text: text.into() })
 }
 
-/// Whether a certificate says that its owner signs no certificates. webpki takes every certificate of
-/// the file as an authority, so each client in it could give itself any name.
+/// Whether a certificate belongs to someone who may not sign certificates. webpki accepts every
+/// certificate in the file as an authority, so a client whose certificate is in the file could
+/// otherwise give itself any name.
 fn is_of_no_authority(certificate: &CertificateDer<'_>, provider: &CryptoProvider) -> bool {
-    // Certificates of version 1, which cannot say it, are not read here.
+    // Certificates of version 1 cannot carry this information and are not checked here.
     let (Ok(anchor), Ok(client)) =
         (webpki::anchor_from_trusted_cert(certificate), EndEntityCert::try_from(certificate))
     else {
@@ -220,7 +224,8 @@ fn is_of_no_authority(certificate: &CertificateDer<'_>, provider: &CryptoProvide
     let anchors = [anchor];
     let now = UnixTime::now();
     let as_client = client.verify_for_usage(known, &anchors, &[], now, usage, None, None);
-    // What is wrong with its time is found before what it may sign.
+    // An expired or not yet valid certificate fails before the check of what it may sign, so these
+    // errors prove nothing.
     !matches!(
         as_client.err(),
         Some(
@@ -236,8 +241,8 @@ impl ClientCertVerifier for ClientAuthorities {
         false
     }
 
-    /// The server names no authorities, so that a client may offer any of its certificates: a
-    /// change of the file may bring other authorities.
+    /// The server names no authorities, so a client may offer any of its certificates. The file may
+    /// change and then name other authorities.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -275,9 +280,10 @@ impl ClientCertVerifier for ClientAuthorities {
     }
 }
 
-/// The names in a certificate, in this order: the common name of its subject, its DNS names, its URIs
-/// (`subjectAltName`, RFC 5280, 4.2.1.6). Only names of 1 to 256 visible ASCII characters, and spaces
-/// within them, are there: the languages of functions read other bytes in different ways.
+/// The names in a certificate, in this order: the common name of its subject, its DNS names, and
+/// its URIs (`subjectAltName`, RFC 5280, 4.2.1.6). Only names of 1 to 256 visible ASCII characters,
+/// with spaces only inside, are returned, because the languages of functions read other bytes in
+/// different ways.
 pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
     let common = common_name(certificate.subject()).into_iter();
@@ -292,8 +298,9 @@ fn is_plain(name: &str) -> bool {
         && name.trim_ascii().len() == name.len()
 }
 
-/// The last common name of a subject, the content of a `Name` in DER: sets of one attribute each,
-/// which are an identifier and a text (RFC 5280, 4.1.2.4). `None` if the last one has another form.
+/// The last common name of a subject. `subject` is the content of a DER `Name`: a sequence of sets
+/// with one attribute each, which consists of an identifier and a text (RFC 5280, 4.1.2.4). `None`
+/// if the last common name has another form.
 fn common_name(subject: &[u8]) -> Option<String> {
     let mut rest = subject;
     let mut found = None;
@@ -302,7 +309,7 @@ fn common_name(subject: &[u8]) -> Option<String> {
         let mut attributes = set;
         while let Some((attribute, after)) = element(attributes, 0x30) {
             attributes = after;
-            // PrintableString, UTF8String and IA5String are the forms that authorities write.
+            // Authorities write names as PrintableString, UTF8String or IA5String.
             if let Some(value) = attribute.strip_prefix(&COMMON_NAME) {
                 let mut forms = [0x0c, 0x13, 0x16].into_iter();
                 let text = forms.find_map(|tag| Some(element(value, tag)?.0));
@@ -313,7 +320,7 @@ fn common_name(subject: &[u8]) -> Option<String> {
     found
 }
 
-/// The content of the element with this tag at the beginning, and what follows it.
+/// The content of the first element, if it has this tag, and the bytes after it.
 fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let rest = der.strip_prefix(&[tag])?;
     let (&first, rest) = rest.split_first()?;
@@ -332,7 +339,7 @@ mod tests {
 
     use super::*;
 
-    /// The names in a certificate with this common name and these other names.
+    /// The names that are found in a certificate with this common name and these other names.
     fn names_of(common: Option<&str>, others: &[SanType]) -> Vec<String> {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -367,11 +374,11 @@ mod tests {
         let sequence = [&[0x30, attribute.len() as u8][..], &attribute].concat();
         let subject = [&[0x31, sequence.len() as u8][..], &sequence].concat();
         assert_eq!(common_name(&subject).as_deref(), Some("ab"));
-        // Of several, the last is the most particular one.
+        // Of several common names, the last one is the most specific.
         let later: Vec<u8> =
             subject.iter().map(|byte| if *byte == b'b' { b'c' } else { *byte }).collect();
         assert_eq!(common_name(&[&subject[..], &later].concat()).as_deref(), Some("ac"));
-        // One that is written in another form does not let an earlier one count.
+        // If the last common name has another form, an earlier one must not be used instead.
         let other: Vec<u8> =
             subject.iter().map(|byte| if *byte == 0x0c { 0x14 } else { *byte }).collect();
         assert_eq!(common_name(&[&subject[..], &other].concat()), None);
@@ -382,7 +389,7 @@ mod tests {
             for byte in 0..=u8::MAX {
                 let mut changed = subject.clone();
                 changed[at] = byte;
-                // Whatever it is, reading it ends and stays within its bounds.
+                // Whatever the bytes are, reading ends and stays within their bounds.
                 let _ = common_name(&changed);
             }
         }

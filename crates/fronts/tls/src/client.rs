@@ -1,4 +1,4 @@
-//! The other side: connections to a node, and which certificates they trust.
+//! The client side: connections to a node, and the certificates that they trust.
 
 use std::fmt::Write as _;
 use std::io;
@@ -20,25 +20,26 @@ use tokio_rustls::rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 
-/// Bytes of a SHA-256.
+/// The length of a SHA-256 hash in bytes.
 const FINGERPRINT_BYTES: usize = 32;
 
-/// The certificates that a client trusts.
+/// Which certificates a client trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trust {
-    /// Those of the authorities that the machine trusts.
+    /// Certificates of the authorities that the machine trusts.
     System,
-    /// Those of the authorities in this file (PEM).
+    /// Certificates of the authorities in this file (PEM).
     Authorities(PathBuf),
-    /// The one with this SHA-256 alone, whatever names and times are in it.
+    /// Only the certificate with this SHA-256 fingerprint, whatever names and times it contains.
     Fingerprint([u8; FINGERPRINT_BYTES]),
 }
 
 impl Trust {
-    /// Reads a fingerprint as [`crate::Certificates::first`] and `openssl x509 -fingerprint -sha256`
-    /// write it; colons may be missing.
+    /// Reads a fingerprint in the form that [`crate::Certificates::first`] and `openssl x509
+    /// -fingerprint -sha256` write. The colons may be missing.
     pub fn fingerprint(text: &str) -> Option<Self> {
-        // openssl writes `sha256 Fingerprint=` before it, other tools `sha256:`.
+        // openssl writes `sha256 Fingerprint=` before the fingerprint, and other tools write
+        // `sha256:`.
         let text = text.rsplit_once('=').map_or(text, |(_, rest)| rest).trim();
         let named =
             ["sha256:", "SHA256:", "SHA-256 "].iter().find_map(|name| text.strip_prefix(name));
@@ -54,7 +55,7 @@ impl Trust {
     }
 }
 
-/// A SHA-256 as two digits for each byte, with colons between them.
+/// The SHA-256 fingerprint, written as two digits for each byte with colons between them.
 pub(crate) fn fingerprint_text(certificate: &[u8]) -> String {
     let mut text = String::with_capacity(3 * FINGERPRINT_BYTES - 1);
     for byte in Sha256::digest(certificate) {
@@ -64,17 +65,17 @@ pub(crate) fn fingerprint_text(certificate: &[u8]) -> String {
     text
 }
 
-/// The fingerprint in the text of an error about a certificate that is not trusted
+/// Extracts the fingerprint from the error text about an untrusted certificate
 /// ([`Connector::connect`]).
 pub fn fingerprint_in(reason: &str) -> Option<&str> {
     let (_, rest) = reason.rsplit_once(SEEN)?;
     rest.strip_suffix(')').filter(|text| Trust::fingerprint(text).is_some())
 }
 
-/// What stands before the fingerprint in such a text.
+/// The text before the fingerprint in such an error text.
 const SEEN: &str = " (SHA-256 ";
 
-/// Makes connections over TLS.
+/// Makes TLS connections to nodes.
 #[derive(Clone)]
 pub struct Connector(TlsConnector);
 
@@ -85,7 +86,8 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// A connector that trusts these certificates. The error says which file cannot be used. Blocks.
+    /// A connector that trusts these certificates. An error names the file that cannot be used.
+    /// Blocks.
     pub fn new(trust: &Trust) -> Result<Self, String> {
         let provider = Arc::new(ring::default_provider());
         let verifier = match trust {
@@ -95,7 +97,7 @@ impl Connector {
                 let mut roots = RootCertStore::empty();
                 roots.add_parsable_certificates(found.certs);
                 if roots.is_empty() {
-                    // Nothing can be trusted; the message of each connection says what to do.
+                    // No certificate can be trusted. The error of each connection says what to do.
                     Kind::Nobody
                 } else {
                     Kind::Authorities(verifier(roots, &provider)?)
@@ -114,8 +116,9 @@ impl Connector {
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
-    /// Agrees on keys with the node at the other end, whose name or address is `host`. A certificate
-    /// that is not trusted is an error of the kind `InvalidData`; its text has the fingerprint.
+    /// Performs the TLS handshake with the node at the other end, whose name or address is `host`.
+    /// An untrusted certificate causes an error of the kind `InvalidData`, whose text contains the
+    /// fingerprint.
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host).map_err(io::Error::other)?;
@@ -154,7 +157,7 @@ fn verifier(
         .map_err(|error| error.to_string())
 }
 
-/// Decides on a certificate, and names it if it is refused.
+/// Checks a certificate, and puts its fingerprint into the error if the certificate is refused.
 #[derive(Debug)]
 struct Verifier {
     kind: Kind,

@@ -1,8 +1,8 @@
 //! Finds certificates and their keys in a folder.
 //!
-//! A certificate `NAME.crt` or `NAME.pem` has its key in `NAME.key`. The folder, or a folder within it,
-//! may have `fullchain.pem` with `privkey.pem` (certbot), and a folder within it `tls.crt` with
-//! `tls.key` (a secret of Kubernetes).
+//! A certificate `NAME.crt` or `NAME.pem` has its key in `NAME.key`. The folder, or a folder within
+//! it, may contain `fullchain.pem` with `privkey.pem` (certbot). A folder within it may contain
+//! `tls.crt` with `tls.key` (a Kubernetes secret).
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -12,19 +12,20 @@ use std::path::{Path, PathBuf};
 use crate::acme::Acme;
 use crate::unusable::{Unusable, unusable};
 
-/// The name of the certificate that a node makes for itself, without the ending.
+/// The file name, without ending, of the certificate that a node makes for itself.
 pub(crate) const SELF_SIGNED: &str = "self-signed";
 const CERTBOT: (&str, &str) = ("fullchain.pem", "privkey.pem");
 const KUBERNETES: (&str, &str) = ("tls.crt", "tls.key");
-/// What to do about a certificate that was ordered.
+/// What to do if an ordered certificate cannot be used.
 pub(crate) const ORDER_ANEW: &str = "remove the folder to have another one ordered";
-/// A longer file is no certificate, and reading it would take memory.
+/// A longer file cannot be a certificate, and reading it would use much memory.
 pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What changes with a file: its number, when it was changed, and its length.
+/// Values that change when the file changes: its inode number, its change time (seconds and
+/// nanoseconds), and its length.
 pub(crate) type Stamp = (u64, i64, i64, u64);
 
-/// A certificate and its key.
+/// The files of a certificate and of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pair {
     pub(crate) chain: PathBuf,
@@ -32,8 +33,9 @@ pub(crate) struct Pair {
     pub(crate) stamp: [Stamp; 2],
 }
 
-/// The pairs in `folder` in the order of their names, that of `acme`, and last the node's own
-/// certificate; and the files that are no pairs. There are none if the folder does not exist. Blocks.
+/// The pairs in `folder` in the order of their names, then the pair of `acme`, and last the node's
+/// own certificate. Also returns the files that are not complete pairs. If the folder does not
+/// exist, `folder` contributes no pairs. Blocks.
 pub(crate) fn find(
     folder: &Path,
     acme: Option<&Acme>,
@@ -57,7 +59,8 @@ pub(crate) fn find(
             named.extend(at(path));
         }
     }
-    // The node's own certificate is for clients for whom there is no other.
+    // The node's own certificate comes last, because it is for clients for which no other
+    // certificate fits.
     let is_own = |chain: &Path| chain.file_stem().is_some_and(|name| name == SELF_SIGNED);
     named.sort_unstable_by(|a, b| is_own(&a.0).cmp(&is_own(&b.0)).then_with(|| a.cmp(b)));
     let others = named.partition_point(|pair| !is_own(&pair.0));
@@ -81,9 +84,9 @@ pub(crate) fn find(
     Ok((pairs, faults))
 }
 
-/// The certificate at a path in the folder, with the path of its key.
+/// The certificate at a path in the folder, and the path of its key.
 fn at(path: PathBuf) -> Option<(PathBuf, PathBuf)> {
-    // Kubernetes keeps former versions in hidden folders.
+    // Kubernetes keeps previous versions in hidden folders.
     if path.file_name()?.as_encoded_bytes().starts_with(b".") {
         return None;
     }
@@ -99,8 +102,8 @@ fn in_folder(folder: &Path, (chain, key): (&str, &str)) -> Option<(PathBuf, Path
     (pair.0.exists() && pair.1.exists()).then_some(pair)
 }
 
-/// The stamp of a file of at most `bytes_max` bytes. `if_missing` says what to do if there is none.
-/// Blocks.
+/// The stamp of a file of at most `bytes_max` bytes. `if_missing` is the hint in the error if the
+/// file does not exist. Blocks.
 pub(crate) fn stamp(
     file: &Path,
     bytes_max: u64,

@@ -1,10 +1,11 @@
-//! What a node hands to a program next to it that speaks TLS in its place: its certificates with their
-//! private keys, and the authorities of clients.
+//! Hands the node's certificates with their private keys, and the client authorities, to a
+//! companion program that speaks TLS in place of the node.
 //!
-//! The node writes a message to the standard input of the program at its start and after each change.
-//! So no key is in an argument, a variable or a file of the program. A message is its length in four
-//! bytes and parts, each of which has its length before it, too: the authorities (empty if there are
-//! none), and then one part for each certificate, in which the private key and the chain are parts.
+//! The node writes a message to the program's standard input when the program starts and after each
+//! change. No key is therefore in an argument, a variable or a file of the program. A message
+//! consists of its length in four bytes and of parts, each of which also begins with its length.
+//! The first part holds the authorities (empty if there are none). One part for each certificate
+//! follows, and consists of the private key and the chain as parts.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -19,12 +20,12 @@ use tokio_rustls::rustls::{self, ServerConfig};
 
 use crate::{Certificates, ClientAuthorities, chosen, server};
 
-/// The longest message. The file of the authorities may have half of it.
+/// The longest message. The file of the authorities may use half of it.
 const MESSAGE_BYTES_MAX: usize = 32 << 20;
-/// What the program calls the authorities in its log.
+/// The name of the authorities in the program's log.
 const CLIENT_CA: &str = "client_ca";
 
-/// The side of the node.
+/// The node's side.
 #[derive(Debug, Clone)]
 pub struct Handover {
     certificates: Arc<Certificates>,
@@ -37,25 +38,26 @@ impl Handover {
         Self { certificates, clients }
     }
 
-    /// The authorities of clients, if there are any.
+    /// The client authorities, if there are any.
     pub fn clients(&self) -> Option<Arc<ClientAuthorities>> {
         self.clients.clone()
     }
 
-    /// The first certificate of at most `bytes_max` with a key on a curve, and this key, both in DER.
+    /// The first certificate that has an ECDSA key and at most `bytes_max` bytes, together with its
+    /// key, both in DER.
     pub fn ecdsa(&self, bytes_max: usize) -> Option<(Vec<u8>, Vec<u8>)> {
         let loaded = self.certificates.loaded.read().clone();
         let one = loaded.iter().find(|one| one.is_ecdsa(bytes_max))?;
         Some((one.key.cert.first()?.to_vec(), one.secret.secret_der().to_vec()))
     }
 
-    /// Changes whenever there is another message.
+    /// Notifies when the message has changed.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.certificates.changes.subscribe()
     }
 
-    /// The message with what is in use at the moment. Certificates beyond its longest length are left
-    /// out.
+    /// The message with the current certificates and authorities. Certificates that do not fit into
+    /// the longest message are left out.
     pub fn message(&self) -> Vec<u8> {
         let mut parts = Vec::new();
         push(&mut parts, &self.clients.as_ref().map(|clients| clients.text()).unwrap_or_default());
@@ -79,7 +81,7 @@ impl Handover {
 /// Certificates with their keys.
 type Keys = Arc<[Arc<CertifiedKey>]>;
 
-/// The side of the program: what its node has handed over.
+/// The program's side: what the node has handed over.
 #[derive(Debug)]
 pub struct Received {
     provider: Arc<CryptoProvider>,
@@ -88,7 +90,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Takes up the first message.
+    /// Reads the first message.
     pub fn new(message: &[u8]) -> io::Result<Self> {
         let provider = Arc::new(ring::default_provider());
         let (clients, keys) = parts(message, &provider)?;
@@ -102,7 +104,8 @@ impl Received {
         Ok(Self { provider, keys: RwLock::new(keys), clients })
     }
 
-    /// Takes up a further message, for new connections. After an error, all is as before.
+    /// Replaces the content by that of a later message, for new connections. After an error,
+    /// nothing has changed.
     pub fn replace(&self, message: &[u8]) -> io::Result<()> {
         let (text, keys) = parts(message, &self.provider)?;
         if let Some(clients) = &self.clients {
@@ -112,7 +115,7 @@ impl Received {
         Ok(())
     }
 
-    /// Settings of a listener, as [`Certificates::server`] makes them.
+    /// The settings of a listener, as described at [`Certificates::server`].
     pub fn server(self: &Arc<Self>, alpn: &[&str]) -> Result<Arc<ServerConfig>, rustls::Error> {
         let server = server(self.provider.clone(), self.clone(), alpn, self.clients.clone())?;
         Ok(Arc::new(server))
@@ -126,7 +129,8 @@ impl ResolvesServerCert for Received {
     }
 }
 
-/// Reads a message, without its length. Blocks until there is one; it is an error if the input ends.
+/// Reads a message and returns it without its length. Blocks until a message has arrived. Fails if
+/// the input ends.
 pub fn read_message(input: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     input.read_exact(&mut length)?;
@@ -139,7 +143,7 @@ pub fn read_message(input: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(message)
 }
 
-/// The text of the authorities, and the certificates with their keys.
+/// Splits a message into the text of the authorities and the certificates with their keys.
 fn parts<'a>(mut message: &'a [u8], provider: &CryptoProvider) -> io::Result<(&'a [u8], Keys)> {
     let clients = take(&mut message)?;
     let mut keys = Vec::new();
@@ -163,7 +167,7 @@ fn certified(mut parts: &[u8], provider: &CryptoProvider) -> io::Result<Certifie
     Ok(CertifiedKey::new(chain, key))
 }
 
-/// Appends a part. All of them together are shorter than what four bytes can count.
+/// Appends a part. The total length of all parts fits into four bytes.
 fn push(into: &mut Vec<u8>, part: &[u8]) {
     into.extend_from_slice(&(part.len() as u32).to_be_bytes());
     into.extend_from_slice(part);
@@ -195,7 +199,7 @@ mod tests {
         (params.self_signed(&key).expect("a certificate").pem(), key.serialize_pem())
     }
 
-    /// The certificate of an authority of clients, in PEM.
+    /// The certificate of a client authority, in PEM.
     fn authority() -> String {
         let key = rcgen::KeyPair::generate().expect("a key");
         let mut params = rcgen::CertificateParams::default();
@@ -203,7 +207,7 @@ mod tests {
         params.self_signed(&key).expect("a certificate").pem()
     }
 
-    /// A folder with a certificate for each name, and what hands it over.
+    /// A folder with a certificate for each name, and the handover of these certificates.
     fn node(names: &[&str], clients: Option<&str>) -> (tempfile::TempDir, Handover) {
         let folder = tempfile::tempdir().expect("a folder");
         for name in names {
@@ -225,7 +229,7 @@ mod tests {
         received.keys.read().iter().map(|key| key.cert[0].clone()).collect()
     }
 
-    /// The message of a node, as its program reads it.
+    /// The message of a node, in the form that its program reads.
     fn message(handover: &Handover) -> Vec<u8> {
         read_message(&mut &handover.message()[..]).expect("a message")
     }
@@ -268,14 +272,14 @@ mod tests {
             assert!(read_message(&mut &framed[..end]).is_err(), "{end}");
         }
         assert!(read_message(&mut &[0xff; 8][..]).is_err(), "longer than any message");
-        // A message that ends between two certificates is whole, but it never comes from a node.
+        // A message that ends between two certificates can be read, but a node never sends one.
         let refused = (0..whole.len()).filter(|end| received.replace(&whole[..*end]).is_err());
         assert_eq!(refused.count(), whole.len() - 2);
         received.replace(&whole).expect("received");
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 0xff;
-            // Whatever it says, reading it ends and stays within its bounds.
+            // Whatever the message says, reading ends and stays within the bounds of the message.
             let _ = Received::new(&changed);
         }
         assert_eq!(chains(&received), before);

@@ -1,23 +1,24 @@
-//! TLS of a node: the certificates of its listeners, connections that may or may not use it, and
-//! the clients of its management.
+//! TLS of a node: the certificates of its listeners, connections with or without TLS, and the
+//! client side for connections to a node's management.
 //!
-//! They are the files of one folder, each certificate with its key, in the layouts that other tools
-//! write. If the folder has none, a self-signed certificate is made there. [`Certificates::renew`]
-//! reads changed files again; connections that exist keep what they have agreed on. It must not
-//! know listeners, functions, or where the folder comes from. [`ClientAuthorities`] has what proves
-//! who a client is. [`Acme`] has certificates that the program `mote-acme` orders from an
-//! authority. [`handover`] passes both on to a program next to the node that speaks TLS in its
-//! place.
+//! The certificates are files in one folder, each with its key, in the layouts that other tools
+//! write. If the folder has no certificate, a self-signed one is made there.
+//! [`Certificates::renew`] reads changed files again; existing connections keep the keys they have
+//! agreed on. This crate must not know listeners, functions, or where the folder comes from.
+//! [`ClientAuthorities`] checks the certificates of clients. [`Acme`] gives access to the
+//! certificates that the program `mote-acme` orders from an authority. [`handover`] passes
+//! certificates and client authorities on to a companion program that speaks TLS in place of the
+//! node.
 //!
 //! The files:
 //!
-//! - `files.rs`, `renewing.rs`: where certificates are found, and changed files
+//! - `files.rs`, `renewing.rs`: finding certificates, and reading changed files again
 //! - `authorities.rs`: certificates of clients
 //! - `acme.rs`, `ordering.rs`: the folder that the node shares with `mote-acme`, and when that
 //!   process runs
-//! - `handover.rs`: what the broker and the process `mote-dtls` receive
-//! - `stream.rs`, `client.rs`: a connection with or without TLS, and what a client of the
-//!   management trusts
+//! - `handover.rs`: what the broker and the process `mote-dtls` receive from the node
+//! - `stream.rs`, `client.rs`: a connection with or without TLS, and the certificates that a
+//!   management client trusts
 
 #![forbid(unsafe_code)]
 
@@ -63,15 +64,16 @@ use webpki::EndEntityCert;
 #[derive(Debug)]
 pub struct Certificates {
     folder: PathBuf,
-    /// Certificates that are ordered from an authority.
+    /// The source of certificates that are ordered from an authority, if any are.
     acme: Option<Arc<Acme>>,
     provider: Arc<CryptoProvider>,
-    /// In the order in which they are tried; the first one is for clients that name no host. Never
+    /// In the order in which they are tried. The first one is for clients that name no host. Never
     /// empty.
     loaded: RwLock<Arc<[Loaded]>>,
-    /// Tells those who have handed something over that it has changed.
+    /// Notifies everyone who has handed certificates or authorities over that they have changed.
     changes: watch::Sender<()>,
-    /// Whether the log names a client that is too old. Anyone can be one, so once is enough.
+    /// Whether the log has named a client that is too old. Anyone can cause such a line, so it is
+    /// written only once.
     told_of_old_client: AtomicBool,
 }
 
@@ -85,27 +87,27 @@ struct Loaded {
 }
 
 impl Loaded {
-    /// Whether its key is on a curve, and it has at most `bytes_max` in DER.
+    /// Whether the key is an ECDSA key and the certificate has at most `bytes_max` bytes in DER.
     fn is_ecdsa(&self, bytes_max: usize) -> bool {
         let fits = self.key.cert.first().is_some_and(|it| it.len() <= bytes_max);
         fits && self.key.key.algorithm() == SignatureAlgorithm::ECDSA
     }
 }
 
-/// What [`Certificates::renew`] found.
+/// The result of [`Certificates::renew`].
 #[derive(Debug)]
 pub struct Renewed {
-    /// Whether new connections get other certificates than before.
+    /// Whether new connections receive other certificates than before.
     pub changed: bool,
-    /// Files that cannot be used. The certificates that were read from them before stay in use.
+    /// The files that cannot be used. Certificates that were read from them earlier stay in use.
     pub faults: Vec<Unusable>,
 }
 
 impl Certificates {
-    /// Reads the certificates of `folder`, and the one that `acme` has ordered. If the folder has none
-    /// and there are `own_names` (names of hosts, and addresses), makes a certificate for these names
-    /// there. Fails if no certificate can be used, and otherwise returns the files that cannot be used
-    /// too. Blocks.
+    /// Reads the certificates of `folder`, and the one that `acme` has ordered. If the folder has
+    /// no certificate and `own_names` (host names and addresses) are given, makes a certificate for
+    /// these names there. Fails if no certificate can be used. Otherwise also returns the files
+    /// that cannot be used. Blocks.
     pub fn open(
         folder: &Path,
         acme: Option<Arc<Acme>>,
@@ -113,7 +115,7 @@ impl Certificates {
     ) -> Result<(Self, Vec<Unusable>), Unusable> {
         let provider = Arc::new(ring::default_provider());
         let (mut pairs, mut faults) = files::find(folder, acme.as_deref())?;
-        // What was ordered may not be usable, so that it does not count here.
+        // An ordered certificate may be unusable, so it does not count here.
         let is_here = |path: &Path| path.starts_with(folder);
         let none = !pairs.iter().any(|pair| is_here(&pair.chain))
             && !faults.iter().any(|fault| is_here(&fault.path));
@@ -162,7 +164,8 @@ impl Certificates {
                 }
             }
         }
-        // A certificate of which one file is missing stays: the other one may just be on its way.
+        // If one file of a certificate is missing, the certificate stays in use, because the new
+        // file may be about to arrive.
         for fault in &faults {
             let is_of = |one: &Loaded| one.pair.chain == fault.path || one.pair.key == fault.path;
             let Some(at) = before.iter().position(is_of) else { continue };
@@ -183,8 +186,8 @@ impl Certificates {
         Renewed { changed, faults }
     }
 
-    /// The file of the first certificate, and its SHA-256 fingerprint as
-    /// `openssl x509 -fingerprint -sha256` writes it. With the fingerprint, a client can recognise a
+    /// The file of the first certificate, and the certificate's SHA-256 fingerprint in the form of
+    /// `openssl x509 -fingerprint -sha256`. With the fingerprint, a client can recognise a
     /// certificate that no authority has signed.
     pub fn first(&self) -> (PathBuf, String) {
         let loaded = self.loaded.read().clone();
@@ -192,19 +195,20 @@ impl Certificates {
         (first.pair.chain.clone(), client::fingerprint_text(&first.key.cert[0]))
     }
 
-    /// Whether one of at most `bytes_max` in DER has a key on a curve.
+    /// Whether any certificate has an ECDSA key and at most `bytes_max` bytes in DER.
     pub fn has_ecdsa(&self, bytes_max: usize) -> bool {
         self.loaded.read().iter().any(|one| one.is_ecdsa(bytes_max))
     }
 
-    /// Where certificates are ordered, if they are.
+    /// The source of ordered certificates, if there is one.
     pub fn acme(&self) -> Option<Arc<Acme>> {
         self.acme.clone()
     }
 
-    /// Settings of a listener with these certificates: TLS 1.2 and 1.3, and the protocols in `alpn`,
-    /// the preferred one first. Later changes of the certificates apply to its new connections. With
-    /// `clients`, it asks each client for a certificate; those that have none are served as well.
+    /// The settings of a listener with these certificates: TLS 1.2 and 1.3, and the protocols in
+    /// `alpn` with the preferred one first. If the certificates change later, new connections use
+    /// the changed ones. With `clients`, the listener asks each client for a certificate, but also
+    /// serves clients that have none.
     pub fn server(
         self: &Arc<Self>,
         alpn: &[&str],
@@ -218,7 +222,7 @@ impl Certificates {
     }
 }
 
-/// Settings of a listener, as [`Certificates::server`] describes them.
+/// Makes the settings that [`Certificates::server`] describes.
 fn server(
     provider: Arc<CryptoProvider>,
     certificates: Arc<dyn ResolvesServerCert>,
@@ -235,12 +239,12 @@ fn server(
     let mut server = builder.with_cert_resolver(certificates);
     server.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     if asks {
-        // A session that goes on would keep a certificate that was revoked meanwhile.
+        // A resumed session would keep a client certificate that was revoked meanwhile, so sessions
+        // cannot be resumed.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
     } else {
-        // Clients that come again save the key exchange of their session, and the node keeps
-        // nothing.
+        // With tickets, returning clients skip the key exchange, and the node stores nothing.
         server.ticketer = Ticketer::new()?;
     }
     Ok(server)
@@ -267,7 +271,7 @@ impl ResolvesServerCert for Certificates {
 }
 
 impl Certificates {
-    /// What an old client does not know, if it therefore cannot connect.
+    /// What an old client lacks, if that keeps it from connecting.
     fn lacks(&self, hello: &ClientHello<'_>, key: &CertifiedKey) -> Option<&'static str> {
         let known = self.provider.cipher_suites.iter().map(|suite| suite.suite());
         if !known.into_iter().any(|suite| hello.cipher_suites().contains(&suite)) {
@@ -278,8 +282,9 @@ impl Certificates {
     }
 }
 
-/// The first certificate that is valid for the host that a client names and of a kind that the
-/// client accepts; otherwise the first one that is valid, the first of such a kind, or the first.
+/// Chooses a certificate. The first choice is valid for the host that the client names and of a
+/// kind that the client accepts. The next choices are the first one that is valid for the host, the
+/// first one of an accepted kind, and the first one of all.
 fn chosen<'a>(
     mut keys: impl Iterator<Item = &'a Arc<CertifiedKey>> + Clone,
     hello: &ClientHello<'_>,
@@ -299,7 +304,7 @@ fn is_for(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
         .is_ok_and(|certificate| certificate.verify_is_valid_for_subject_name(name).is_ok())
 }
 
-/// The content of a file, up to a limit that [`files::find`] has checked.
+/// Reads the content of a file, up to the limit that [`files::find`] has checked.
 fn read(file: &Path, acme: Option<&Acme>) -> io::Result<Vec<u8>> {
     let opened = acme.and_then(|acme| acme.open_own(file));
     let opened = opened.unwrap_or_else(|| fs::File::open(file))?;
@@ -337,7 +342,7 @@ fn read_pair(
     })?;
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
-        // A key whose public half cannot be told is used as it is.
+        // If the public half of a key cannot be determined, the key is used without this check.
         Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
         Err(_) => {
             let what = format!("this is not the key of {}", chain_file.display());
@@ -348,8 +353,8 @@ fn read_pair(
     Ok(Loaded { pair, key: Arc::new(certified), secret: Arc::new(secret) })
 }
 
-/// Makes a certificate that is its own authority. It is valid for any time that the clock of a small
-/// machine may have, because its clients compare the fingerprint.
+/// Makes a self-signed certificate. Its clients compare the fingerprint, so it is valid at any time
+/// to which the clock of a small machine may be set.
 fn make_self_signed(folder: &Path, names: &[String]) -> Result<(), Unusable> {
     let failed = |error: rcgen::Error| {
         let what = format!("no certificate was made: {error}");
@@ -367,7 +372,8 @@ fn make_self_signed(folder: &Path, names: &[String]) -> Result<(), Unusable> {
         .mode(0o700)
         .create(folder)
         .map_err(|error| unusable(folder, error, hint))?;
-    // The certificate is last and appears whole: what a power cut leaves is no pair, and made again.
+    // The certificate is written last and appears as a whole. After a power cut, an incomplete pair
+    // does not count as a pair and is made again.
     for (ending, text) in [("key", key.serialize_pem()), ("crt", certificate.pem())] {
         let path = folder.join(format!("{SELF_SIGNED}.{ending}"));
         let fresh = path.with_extension("new");
@@ -388,7 +394,7 @@ fn make_self_signed(folder: &Path, names: &[String]) -> Result<(), Unusable> {
 mod tests {
     use super::*;
 
-    /// The place of the certificate for a host.
+    /// The position of the certificate for a host.
     fn place(certificates: &Certificates, name: &str) -> Option<usize> {
         let name = ServerName::try_from(name.to_owned()).unwrap();
         certificates.loaded.read().iter().position(|one| is_for(&one.key.cert[0], &name))
@@ -401,7 +407,7 @@ mod tests {
         certificates
     }
 
-    /// The one fault that a renewal finds; it changes nothing.
+    /// The only fault that a renewal finds. The renewal changes nothing.
     fn fault(certificates: &Certificates) -> String {
         let renewed = certificates.renew();
         assert_eq!((renewed.changed, renewed.faults.len()), (false, 1), "{renewed:?}");
@@ -423,7 +429,7 @@ mod tests {
         assert_eq!(first.first().1.len(), 95);
         let renewed = first.renew();
         assert!(!renewed.changed && renewed.faults.is_empty());
-        // A power cut has left only a part.
+        // As after a power cut, only a part of the pair is left.
         fs::remove_file(path.join("self-signed.crt")).unwrap();
         assert_ne!(own(&path, &["node-8"]).first().1, first.first().1);
     }
@@ -461,17 +467,17 @@ mod tests {
         fs::remove_file(&key).unwrap();
         assert!(fault(&certificates).contains("self-signed.key: the file is missing"));
         assert_eq!(place(&certificates, "a.example"), Some(1), "it stays in use");
-        // So does the first one, in its place.
+        // The first certificate stays in use as well, and keeps its position.
         fs::rename(here.join("z.key"), here.join("away")).unwrap();
         assert!(!certificates.renew().changed);
         assert_eq!(place(&certificates, "z.example"), Some(0));
         fs::rename(here.join("away"), here.join("z.key")).unwrap();
         certificates.renew();
         assert_eq!(place(&certificates, "z.example"), Some(0));
-        // A node that starts now uses the other one, and says what is wrong.
+        // A node that starts now uses the other certificate and reports the fault.
         let (started, faults) = Certificates::open(&here, None, None).unwrap();
         assert_eq!((place(&started, "a.example"), faults.len()), (None, 1));
-        // The fault of one file does not keep others from being renewed.
+        // A fault in one file does not keep other files from being renewed.
         let fresh = own(&folder.path().join("fresh"), &["z.example"]);
         for ending in ["key", "crt"] {
             let from = folder.path().join(format!("fresh/{SELF_SIGNED}.{ending}"));
@@ -509,7 +515,7 @@ mod tests {
             assert!(faults.is_empty(), "{faults:?}");
             assert_eq!(found.first().1, certificates.first().1);
         }
-        // Reading these would not end, or would take memory.
+        // Reading the first file would never end, and reading the second would use much memory.
         std::os::unix::fs::symlink("/dev/zero", live.join("zero.crt")).unwrap();
         fs::write(live.join("zero.key"), "").unwrap();
         fs::File::create(live.join("long.pem"))

@@ -9,8 +9,8 @@ use crate::Certificates;
 use crate::acme::{PAUSE_MAX, PAUSE_UNTOLD};
 
 impl Certificates {
-    /// Runs the program whenever it wants to be run, for as long as the node runs. Returns at once if
-    /// nothing is ordered.
+    /// Runs the program each time it is due, for as long as the node runs. Returns at once if no
+    /// certificate is ordered.
     pub async fn keep_ordered(self: Arc<Self>) {
         while let Some(acme) = &self.acme {
             let pause = acme.run().await.unwrap_or(PAUSE_UNTOLD);

@@ -1,4 +1,4 @@
-//! Changed certificates are read again while a node runs.
+//! Reads changed certificates again while the node runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use tokio::task::spawn_blocking;
 
 use crate::{Certificates, ClientAuthorities};
 
-/// How often the files of certificates are looked at. A tool that renews them does so weeks before
-/// the old ones end.
+/// How often the certificate files are checked. A renewal tool replaces certificates weeks before
+/// the old ones expire.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Reads changed files again, for as long as the node runs. The log tells of what was read and of what
-/// cannot be used.
+/// Reads changed files again, for as long as the node runs. Logs what was read and what cannot be
+/// used.
 pub async fn keep_renewed(
     certificates: Arc<Certificates>,
     clients: Option<Arc<ClientAuthorities>>,
@@ -33,7 +33,7 @@ pub async fn keep_renewed(
             let first = file.display();
             tracing::info!(%first, fingerprint, "certificates were read again");
         }
-        // The same faults are logged only once.
+        // The same faults are not logged twice in a row.
         let faults: Vec<_> = renewed.faults.iter().map(ToString::to_string).collect();
         let faults = faults.join("; ");
         if !faults.is_empty() && faults != told {
@@ -43,8 +43,8 @@ pub async fn keep_renewed(
     }
 }
 
-/// The same for the authorities of clients; returns whether they have changed. `told` is the last
-/// fault that was logged, so that a fault that stays is logged once.
+/// Reads changed client authorities again. Returns whether they have changed. `told` is the last
+/// fault that was logged, so that a lasting fault is logged only once.
 async fn renew_clients(clients: Arc<ClientAuthorities>, told: &mut String) -> bool {
     let (changed, fault) = match spawn_blocking(move || clients.renew()).await {
         Ok(Ok(changed)) => (changed, String::new()),

@@ -1,5 +1,5 @@
-//! Connections to a listener that speaks TLS with clients that begin with a handshake of it, and what
-//! other clients send with them.
+//! Connections to a listener that accepts clients with and without TLS. A client that begins with a
+//! TLS handshake gets TLS.
 
 use std::future::poll_fn;
 use std::io;
@@ -18,28 +18,31 @@ use tokio_util::either::Either;
 use crate::Certificates;
 use crate::acme::PROTOCOL;
 
-/// How long a client may take until its first byte.
+/// How long a client may take to send its first byte.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client may take for the handshake.
+/// How long the handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The first byte of a handshake (RFC 8446, section 5.1). No request of HTTP begins with it.
+/// The first byte of a TLS handshake (RFC 8446, section 5.1). No HTTP request begins with this
+/// byte.
 const HANDSHAKE: u8 = 22;
 
-/// Connections that the kernel completes before they are accepted. The usual 128 are full after a burst
-/// of 128 clients, and each further one tries again after a whole second.
+/// The number of connections that the kernel completes before they are accepted. The usual backlog
+/// of 128 is full after a burst of 128 clients, and each further client tries again after a whole
+/// second.
 const BACKLOG: u32 = 4096;
 
-/// Listens on an address, with room for bursts of new clients. Called inside the runtime that accepts
-/// them.
+/// Listens on an address, with room for bursts of new clients. Must be called inside the runtime
+/// that accepts the clients.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A restarted program must not wait until the kernel forgets connections of the previous one.
+    // Without this, a restarted program would have to wait until the kernel forgets the connections
+    // of the previous process.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Tells clients that speak TLS from others, and answers their handshakes.
+/// Recognises clients that speak TLS, and answers their handshakes.
 #[derive(Debug, Clone)]
 pub struct Acceptor(Arc<ServerConfig>);
 
@@ -49,9 +52,9 @@ impl Acceptor {
         Ok(Self(certificates.server(alpn, None)?))
     }
 
-    /// Waits for the first byte of a client, and for the handshake if it begins one. A handshake may
-    /// hold up to 64 KiB, so it needs a `place`, and there is none if it returns `None`. A place
-    /// resolves when the handshake has to end because others need it.
+    /// Waits for the first byte of a client, and for the handshake if that byte begins one. A
+    /// handshake may hold up to 64 KiB, so it needs a place. `place` returns `None` if none is
+    /// free. The future of a place resolves when the handshake has to end to make room for others.
     pub async fn accept<P: Future<Output = ()>>(
         &self,
         stream: TcpStream,
@@ -78,15 +81,14 @@ impl Acceptor {
     }
 }
 
-/// A connection without TLS (left), or with it.
+/// A connection without TLS (left) or with TLS (right).
 pub type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// A connection without TLS.
 pub fn plain(stream: TcpStream) -> Stream {
     Either::Left(stream)
 }
 
-/// Whether others on the network cannot read what is sent.
+/// Whether the connection is encrypted, so that others on the network cannot read it.
 pub fn is_encrypted(stream: &Stream) -> bool {
     matches!(stream, Either::Right(_))
 }

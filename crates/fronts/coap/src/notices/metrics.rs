@@ -1,4 +1,4 @@
-//! The metrics of notices to observers, read at each scrape.
+//! The metrics of observation. They are read at each scrape.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::notices::Notices;
 
-/// Reads the figures of the notices.
+/// Exports the figures of the notices as metrics.
 pub struct NoticeMetrics(pub Notices);
 
 impl fmt::Debug for NoticeMetrics {

@@ -1,12 +1,13 @@
-//! Notices of functions to those who observe their resources.
+//! Passes states that functions publish to the observers of their resources.
 //!
-//! A front that offers observation has a [`Feed`], and holds a [`Watch`] for each observer. A
-//! function publishes the state of a resource; the feeds that watch it learn of the change, and read
-//! the latest state when they can send it. A state that nobody has read yet is replaced by a newer
-//! one, so a slow observer costs no memory: it sees fewer states, and always the last one.
+//! A front that offers observation has a [`Feed`] and holds a [`Watch`] for each observer. When a
+//! function publishes the state of a resource, the feeds that watch the resource learn of the
+//! change. They read the latest state when they can send it. A newer state replaces a state that
+//! has not been read yet, so a slow observer costs no memory. It sees fewer states, but always the
+//! last one.
 //!
-//! The node can also be told only that a resource changed. It then asks the function for the state
-//! with GET, once for each observed resource, and publishes the answer
+//! A function can also report only that a resource changed. The node then asks the function for the
+//! state with GET, once for each observed resource, and publishes the answer
 //! ([`Notices::begin_asking`], [`Notices::asked`]).
 
 mod metrics;
@@ -26,45 +27,44 @@ use mote_spec::FunctionName;
 
 pub use metrics::NoticeMetrics;
 
-/// Observers of a node. One address and one function have at most half of them, and namespaces divide
-/// them ([`Shares::even`]).
+/// The limit of observers on a node. One address and one function may have at most half of them,
+/// and the namespaces divide them among themselves ([`Shares::even`]).
 pub const OBSERVERS_MAX: usize = 4_096;
-/// Bytes of the latest states of observed resources. One function has at most half of them, and
-/// namespaces divide them.
+/// The limit of bytes of the latest states of observed resources. One function may have at most
+/// half of them, and the namespaces divide them among themselves.
 pub const STATE_BYTES_MAX: usize = 16 << 20;
-/// Largest body of a published state.
+/// The largest body of a published state.
 pub const BODY_BYTES_MAX: usize = NOTICE_BODY_BYTES_MAX;
-/// Longest path, query and format of a resource that can be observed, together.
+/// The largest total length of path, query and format of a resource that can be observed.
 pub const RESOURCE_BYTES_MAX: usize = 1_024;
-/// Counted for each state in addition to its own bytes.
+/// The bytes counted for each state in addition to its own length.
 const STATE_OVERHEAD_BYTES: usize = 256;
 
-/// What a GET for an observed resource asks.
+/// What a GET for an observed resource asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Resource {
     pub function: FunctionName,
-    /// The first segment of the request: the function's name, or `NAME@TAG`.
+    /// The first segment of the request's path: the function's name, or `NAME@TAG`.
     pub route: String,
-    /// Path below the function, with its leading `/`.
+    /// The path below the function, with its leading `/`.
     pub path: Vec<u8>,
-    /// Query without `?`.
+    /// The query without `?`.
     pub query: Vec<u8>,
-    /// Value of the `accept` field; empty without one.
+    /// The value of the `accept` field. Empty if there is none.
     pub accept: Vec<u8>,
 }
 
 /// A state of a resource, in the form of an answer to GET.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    /// HTTP status. From 300 on, no further state follows for its observers.
+    /// The HTTP status. A status of 300 or more ends the observation of the resource.
     pub status: u16,
-    /// Header block.
     pub headers: Bytes,
     /// The whole body.
     pub body: Bytes,
 }
 
-/// Counters for people.
+/// Counters for operators.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
     pub observers: usize,
@@ -72,18 +72,18 @@ pub struct Figures {
     pub published: u64,
     /// Notifications that fronts have sent.
     pub sent: u64,
-    /// Observers that did not acknowledge a notification, or rejected one.
+    /// Observers that did not acknowledge a notification or that rejected one.
     pub lost: u64,
 }
 
-/// The observed resources of a node. Cheap to clone; all clones are the same.
+/// The observed resources of a node. A clone is cheap and refers to the same resources.
 #[derive(Clone)]
 pub struct Notices(Arc<Inner>);
 
 struct Inner {
-    /// A leaf lock: no other lock is taken while it is held, except those of shares.
+    /// While this lock is held, no other locks are taken except those inside the shares.
     table: Mutex<Table>,
-    /// Entries of the table, to see without the lock that nobody observes anything.
+    /// The number of entries in the table. It shows without the lock that there are no observers.
     observed: AtomicUsize,
     by_function: Shares<FunctionName>,
     by_address: Shares<IpAddr>,
@@ -95,7 +95,7 @@ struct Inner {
     lost: AtomicU64,
 }
 
-/// The namespace of a function; `None` is the default one.
+/// The namespace of a function. `None` is the default namespace.
 type Namespace = Option<Arc<str>>;
 
 fn namespace_of(function: &FunctionName) -> Namespace {
@@ -124,19 +124,19 @@ struct Held {
     _bytes: (Share<FunctionName>, Share<Namespace>),
 }
 
-/// The watches of one feed on one resource.
+/// The watches that one feed has on one resource.
 struct Watcher {
     feed: u64,
     watches: usize,
     told: bool,
 }
 
-/// Whether the node asks the function for the state.
+/// Whether the node is asking the function for the state.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asking {
     No,
     Running,
-    /// It changed since the run began.
+    /// The resource has changed since the running question began.
     Again,
 }
 
@@ -159,13 +159,13 @@ impl Default for Notices {
 }
 
 impl Notices {
-    /// At most so many observers, and so many bytes of states.
+    /// Allows at most this many observers and this many bytes of states.
     pub fn new(observers_max: usize, state_bytes_max: usize) -> Self {
         let half = |total: usize| (total / 2).max(1);
         Self(Arc::new(Inner {
             table: Mutex::default(),
             observed: AtomicUsize::new(0),
-            // The totals are those of all namespaces.
+            // The totals are limited by the shares of the namespaces.
             by_function: Shares::new(usize::MAX, half(observers_max)),
             by_address: Shares::new(usize::MAX, half(observers_max)),
             by_namespace: Shares::even(observers_max),
@@ -177,12 +177,12 @@ impl Notices {
         }))
     }
 
-    /// Whether nobody observes anything. Does not lock.
+    /// Whether there are no observers. Does not lock.
     pub fn is_idle(&self) -> bool {
         self.0.observed.load(Ordering::Acquire) == 0
     }
 
-    /// Counters for people.
+    /// The counters for operators.
     pub fn figures(&self) -> Figures {
         Figures {
             observers: self.0.by_function.taken(),
@@ -197,12 +197,12 @@ impl Notices {
         self.0.sent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that an observer did not acknowledge a notification, or rejected one.
+    /// Notes that an observer did not acknowledge a notification or that it rejected one.
     pub fn count_lost(&self) {
         self.0.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A feed for a front. Dropping it ends its watches.
+    /// Makes a feed for a front. When the feed is dropped, its watches end.
     pub fn feed(&self) -> Feed {
         let mut table = self.0.lock();
         table.next += 1;
@@ -211,8 +211,8 @@ impl Notices {
         Feed { notices: self.clone(), id }
     }
 
-    /// Publishes a state of a path, for observers with any query or only for those with this one.
-    /// Returns how many observers it concerns.
+    /// Publishes a state of a path. With a `query`, only the observers with this query receive the
+    /// state, otherwise all observers of the path. Returns the number of observers that receive it.
     pub fn publish(
         &self,
         function: &FunctionName,
@@ -240,7 +240,7 @@ impl Notices {
         Ok(observers)
     }
 
-    /// Tells the observers of a function that was removed.
+    /// Ends the observations of a function that was removed.
     pub fn end(&self, function: &FunctionName) {
         if self.is_idle() {
             return;
@@ -249,7 +249,8 @@ impl Notices {
         let paths = table.paths.get(function);
         let ids: Vec<u64> =
             paths.into_iter().flat_map(|paths| paths.values().flatten().copied()).collect();
-        // No earlier state matters any more, and their bytes make room for this one.
+        // Earlier states do not matter any more. Freeing their bytes makes room for the final
+        // state.
         for id in &ids {
             if let Some(entry) = table.entries.get_mut(id) {
                 entry.latest = None;
@@ -266,9 +267,10 @@ impl Notices {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// The observed resources of a path for which the function must be asked now, each with a number
-    /// for [`Notices::asked`], and how many observers there are. A resource for which it is being
-    /// asked is not among them; it is asked again afterwards.
+    /// Begins to ask the function for the states of a path. Returns the observed resources for
+    /// which the function must be asked now, each with a [`Question`] for [`Notices::asked`], and
+    /// the number of observers. A resource that is already being asked for is left out and is asked
+    /// for again afterwards.
     pub fn begin_asking(
         &self,
         function: &FunctionName,
@@ -295,8 +297,8 @@ impl Notices {
         (questions, observers)
     }
 
-    /// Publishes the answer to a question, unless a newer state was published meanwhile. Returns the
-    /// next question if the resource changed again.
+    /// Publishes the answer to a question, unless a newer state has been published meanwhile.
+    /// Returns the next question if the resource has changed again.
     pub fn asked(&self, question: Question, state: State) -> Option<Question> {
         let mut table = self.0.lock();
         let entry = table.entries.get_mut(&question.id)?;
@@ -304,7 +306,7 @@ impl Notices {
         let mut wakers = Vec::new();
         if entry.version == question.version {
             let function = entry.resource.function.clone();
-            // Without room for the state, observers keep the one that they have.
+            // If there is no room for the state, observers keep their previous state.
             if let Ok(held) = self.hold(&function, state) {
                 table.set(question.id, held, &mut wakers);
                 self.0.published.fetch_add(1, Ordering::Relaxed);
@@ -327,7 +329,7 @@ impl Notices {
     }
 }
 
-/// A run that asks a function for the state of a resource.
+/// A running request that asks a function for the state of a resource.
 #[derive(Debug, Clone, Copy)]
 pub struct Question {
     id: u64,
@@ -336,7 +338,8 @@ pub struct Question {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // No code panics while it is held, so a poisoned lock still holds a correct table.
+        // No code panics while holding this lock, so the table is correct even if the lock is
+        // poisoned.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -354,7 +357,7 @@ impl Table {
         ids.iter().filter(wanted).copied().collect()
     }
 
-    /// Sets the latest state of a resource; returns the number of its observers.
+    /// Sets the latest state of a resource. Returns the number of its observers.
     fn set(&mut self, id: u64, held: Arc<Held>, wakers: &mut Vec<Waker>) -> usize {
         let Some(entry) = self.entries.get_mut(&id) else { return 0 };
         entry.version += 1;
@@ -372,7 +375,7 @@ impl Table {
         observers
     }
 
-    /// Ends one watch; `true` if it was the last one of the resource.
+    /// Ends one watch. Returns `true` if it was the last watch on the resource.
     fn unwatch(&mut self, id: u64, feed: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else { return false };
         if let Some(at) = entry.watchers.iter().position(|watcher| watcher.feed == feed) {
@@ -402,14 +405,15 @@ impl Table {
     }
 }
 
-/// The changes of the resources that one front watches.
+/// Receives the changes of the resources that one front watches.
 pub struct Feed {
     notices: Notices,
     id: u64,
 }
 
 impl Feed {
-    /// Watches a resource for an observer at this address. Dropping the [`Watch`] ends that.
+    /// Watches a resource for an observer at this address. Dropping the [`Watch`] ends the
+    /// observation.
     pub fn watch(&self, resource: Resource, address: IpAddr) -> Result<Watch, Exceeded> {
         let Resource { path, query, accept, route, .. } = &resource;
         if path.len() + query.len() + accept.len() + route.len() > RESOURCE_BYTES_MAX {
@@ -449,8 +453,8 @@ impl Feed {
         Ok(Watch { notices, feed, id, version, _shares: (of_function, of_address, of_namespace) })
     }
 
-    /// Appends the numbers of the resources that changed ([`Watch::resource`]) to `changed`; if there
-    /// are none, wakes the task at the next change.
+    /// Appends the numbers of the changed resources ([`Watch::resource`]) to `changed`. If there
+    /// are none, the task is woken at the next change.
     pub fn poll_changed(&self, cx: &mut Context<'_>, changed: &mut Vec<u64>) -> Poll<()> {
         let mut table = self.notices.0.lock();
         let Some(told) = table.feeds.get_mut(&self.id) else { return Poll::Pending };
@@ -482,7 +486,7 @@ impl Drop for Feed {
     }
 }
 
-/// One observer of a resource.
+/// The observation of a resource by one observer.
 pub struct Watch {
     notices: Notices,
     feed: u64,
@@ -496,7 +500,8 @@ impl Watch {
         self.id
     }
 
-    /// The latest state, if one was published since this was last asked, or since the watch began.
+    /// Returns the latest state if one has been published since the last call or since the watch
+    /// began.
     pub fn newer(&mut self) -> Option<State> {
         let table = self.notices.0.lock();
         let entry = table.entries.get(&self.id)?;
@@ -583,7 +588,7 @@ mod tests {
 
     #[test]
     fn a_removed_function_ends_its_observations_only() {
-        // There is room for one state of the function.
+        // The function has room for only one state.
         let notices = Notices::new(4, 2_000);
         let feed = notices.feed();
         let mut mine = feed.watch(resource("f", "/t", ""), HOME).unwrap();
@@ -653,7 +658,7 @@ mod tests {
         let notices = Notices::new(16, 16 * 1_000);
         let feed = notices.feed();
         let mut next = 0;
-        // Each observer has an address of its own, and each namespace three functions.
+        // Each observer has a different address, and each namespace has three functions.
         let mut fill = |names: [&str; 3]| {
             let mut held = Vec::new();
             loop {
@@ -679,7 +684,7 @@ mod tests {
             let state = State { body: vec![0; 2_000 - STATE_OVERHEAD_BYTES].into(), ..state("") };
             notices.publish(&name(name_of), path.as_bytes(), None, state)
         };
-        // The observers of plant have the paths from 23 on, and those of house from 32 on.
+        // The paths of plant's observers start at 23, and those of house's observers at 32.
         let published = |from: usize, names: [&str; 3], count: usize| {
             let accepted = |at: &usize| full(&format!("/{}", from + at), names[at % 3]) == Ok(1);
             (0..count).filter(accepted).count()

@@ -1,5 +1,5 @@
-//! CoAP messages, a server and a client as the tests read and write them, sharing nothing with the
-//! front (RFC 7252, 7959, 9175).
+//! CoAP messages, a server and a client for the tests (RFC 7252, 7959, 9175). They share no code
+//! with the front.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -8,7 +8,6 @@ use super::*;
 use mote_coap::{Config, serve};
 use tokio::sync::watch;
 
-/// Stops a front.
 pub struct Stopper(watch::Sender<bool>);
 
 impl Stopper {
@@ -45,7 +44,7 @@ pub const fn code(class: u8, detail: u8) -> u8 {
     class << 5 | detail
 }
 
-/// A message as this test reads and writes it, which shares no code with the front.
+/// A CoAP message. Reading and writing it shares no code with the front.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Message {
     pub kind: u8,
@@ -129,7 +128,7 @@ impl Message {
         out
     }
 
-    /// Parses strictly: returns `None` for anything that is not a message (RFC 7252, 3).
+    /// Parses strictly. Returns `None` for anything that is not a valid message (RFC 7252, 3).
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let [first, code, high, low, rest @ ..] = bytes else { return None };
         let token_length = usize::from(first & 15);
@@ -261,8 +260,8 @@ impl Client {
         self.call(&request)
     }
 
-    /// The datagrams that arrive before the answer to a ping sent now, which are those that were
-    /// answered at once.
+    /// Sends a ping, and returns the datagrams that arrive before its answer. They are the
+    /// datagrams that the front sent at once.
     pub fn until_ping(&self) -> Vec<Vec<u8>> {
         self.send(&[0x40, 0, 0xff, 0xfe]);
         let mut before = Vec::new();

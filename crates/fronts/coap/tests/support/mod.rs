@@ -1,4 +1,4 @@
-//! What the tests of this front share.
+//! Code shared by the tests of this front.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! A bad network between one client and a front.
+//! A relay that acts as a bad network between clients and a front.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::Random;
 
-/// Passes datagrams between any clients and the server; drops 5 in 100 and swaps as many with the
-/// next one, by a seeded generator.
+/// Passes datagrams between any clients and the server. It drops 5 in 100 datagrams and swaps as
+/// many with the next one, using a seeded generator.
 pub struct Relay {
     pub address: SocketAddr,
     over: Arc<AtomicBool>,
@@ -54,8 +54,9 @@ async fn relay(
 ) {
     front.set_nonblocking(true).unwrap();
     let front = tokio::net::UdpSocket::from_std(front).unwrap();
-    // One client at a time. Each has a socket towards the server of its own: with one for all, a
-    // client could begin with message ids of an earlier one, and get the answers to those.
+    // The relay serves one client at a time, and each client gets its own socket towards the
+    // server. With a shared socket, a new client could use the message ids of an earlier client and
+    // receive the answers to those messages.
     let mut back = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut random = Random::new(seed);
     let mut client = server;
@@ -73,7 +74,7 @@ async fn relay(
                 (two[..length].to_vec(), None)
             }
             () = tokio::time::sleep(Duration::from_millis(50)) => {
-                // No other datagram arrived to swap it with, so it is sent.
+                // No other datagram arrived to swap this one with, so it is sent.
                 if let Some((datagram, inward)) = held.take() {
                     pass(&front, &back, &datagram, inward, client, server).await;
                 }

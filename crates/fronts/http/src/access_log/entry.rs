@@ -1,4 +1,4 @@
-//! What the log knows of one request.
+//! What the access log records about one request.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -11,15 +11,16 @@ use mote_core::invocation::{Head, headers};
 pub struct Entry {
     /// The client's address, if it is known.
     pub client: Option<IpAddr>,
-    /// The name of the caller, if it has proved one.
+    /// The name of the caller, if the caller has proved it.
     pub caller: Option<String>,
     /// The method; empty if the head of the request could not be read.
     pub method: Vec<u8>,
     /// The path and the query as they were sent.
     pub target: Vec<u8>,
-    /// What stands in place of method and target if the head could not be read: its first line.
+    /// The first line of a head that could not be read. The log shows it in place of method and
+    /// target.
     pub first_line: Vec<u8>,
-    /// The version of HTTP, as request lines name it.
+    /// The HTTP version, as written in a request line.
     pub protocol: &'static str,
     /// The fields `Host`, `Referer` and `User-Agent`.
     pub host: Option<Vec<u8>>,
@@ -27,25 +28,26 @@ pub struct Entry {
     pub referer: Option<Vec<u8>>,
     /// See `host`.
     pub user_agent: Option<Vec<u8>>,
-    /// The name of the function; empty if the request was for none.
+    /// The name of the function. Empty if the request was not for a function.
     pub function: String,
     /// The id of the invocation, if there was one.
     pub invocation: Option<InvocationId>,
-    /// The status of the answer; 0 if the client was gone before there was one.
+    /// The status of the answer. 0 if the client disconnected before there was an answer.
     pub status: u16,
     /// The bytes of the answer's body that were handed to the connection.
     pub body_bytes: u64,
-    /// When the head of the request had arrived.
+    /// The time at which the head of the request was complete.
     pub began: Instant,
 }
 
 impl Entry {
-    /// The entry of a request whose head could not be read, with the bytes that have arrived.
+    /// The entry of a request whose head could not be read. `arrived` are the bytes received so
+    /// far.
     pub fn unreadable(client: IpAddr, protocol: &'static str, arrived: &[u8]) -> Self {
         let first_line = arrived.split(|byte| matches!(byte, b'\r' | b'\n')).next();
         Self {
             first_line: first_line.unwrap_or_default().to_vec(),
-            // A proxy did not know it.
+            // The unspecified address means that the proxy did not know the client.
             client: Some(client).filter(|client| !client.is_unspecified()),
             caller: None,
             method: Vec::new(),
@@ -62,8 +64,9 @@ impl Entry {
         }
     }
 
-    /// The entry of a request with this head; `name` is the first segment of its path, which the head
-    /// does not have, and `is_bare` says that not even a `/` follows it.
+    /// The entry of a request with this head. `name` is the first segment of the path, which the
+    /// head does not contain. `is_bare` means that the path ends right after `name`, without a
+    /// trailing `/`.
     pub fn new(
         client: IpAddr,
         protocol: &'static str,
@@ -75,7 +78,7 @@ impl Entry {
         entry.target.reserve(2 + name.len() + head.path().len() + head.query().len());
         entry.target.push(b'/');
         entry.target.extend_from_slice(name.as_bytes());
-        // A head has the path "/" in any case.
+        // A head has the path "/" even if the request's path ends after `name`.
         if !is_bare && !name.is_empty() {
             entry.target.extend_from_slice(head.path());
         }
@@ -95,7 +98,8 @@ impl Entry {
         entry
     }
 
-    /// Notes the function that the request was for, and who its caller has proved to be.
+    /// Notes the function that the request was for, and the caller's name if the caller has proved
+    /// it.
     pub fn found(&mut self, function: &str, head: &Head) {
         self.function.push_str(function);
         self.caller = head.caller().map(|name| String::from_utf8_lossy(name).into_owned());

@@ -11,10 +11,11 @@ use serde::Serialize;
 
 use crate::access_log::{Entry, Format};
 
-/// The longest part of a line that a client chooses, in bytes; the rest of it is left out.
+/// The most bytes that the log keeps of a value that the client chooses. The rest of the value is
+/// left out.
 const PART_BYTES_MAX: usize = 8 << 10;
 
-/// Appends the line of a request that ended at `now`, after `took`.
+/// Appends the line of a request that ended at `now` and was served in `took`.
 pub(crate) fn put(
     into: &mut Vec<u8>,
     format: Format,
@@ -40,7 +41,7 @@ fn put_common(into: &mut Vec<u8>, entry: &Entry, began: SystemTime) {
         Some(client) => write!(into, "{client} - ").expect("memory"),
         None => into.extend_from_slice(b"- - "),
     }
-    // A name with a space or a quote would move the columns that follow.
+    // A name with a space or a quote would shift the columns after it.
     match entry.caller.as_deref().filter(|name| !name.is_empty()) {
         Some(caller) => put_escaped(into, caller.as_bytes(), Spaces::Escaped),
         None => into.push(b'-'),
@@ -63,21 +64,21 @@ fn put_common(into: &mut Vec<u8>, entry: &Entry, began: SystemTime) {
     }
 }
 
-/// A client that goes before it is answered has the status that nginx gives it, so that tools for logs
-/// know it.
+/// A client that disconnects before the answer gets the status that nginx uses for this case,
+/// because log tools know that status.
 fn status(entry: &Entry) -> u16 {
     if entry.status == 0 { 499 } else { entry.status }
 }
 
-/// The time by the clock of the machine, in UTC. The clock of a machine that has just started may be
-/// wrong, but not before 1970.
+/// The time of the machine's clock, in UTC. The clock of a machine that has just started may be
+/// wrong, but never before 1970.
 fn utc(at: SystemTime) -> Timestamp {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millisecond(since.as_millis() as i64).unwrap_or_default()
 }
 
-/// The time of the Common Log Format: `27/Nov/2026:08:00:00 +0000`. jiff's own formatter would make the
-/// program 20 KB larger.
+/// The time in Common Log Format: `27/Nov/2026:08:00:00 +0000`. Using jiff's formatter would make
+/// the program 20 KB larger.
 fn put_day(into: &mut Vec<u8>, at: SystemTime) {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -90,7 +91,7 @@ fn put_day(into: &mut Vec<u8>, at: SystemTime) {
         .expect("memory");
 }
 
-/// A line of JSON; what is not known is left out.
+/// A JSON line. Unknown values are left out.
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
@@ -137,7 +138,7 @@ fn put_json(into: &mut Vec<u8>, entry: &Entry, now: SystemTime, took: Duration) 
         invocation: entry.invocation.map(|id| id.to_string()),
         status: status(entry),
         bytes: entry.body_bytes,
-        // Microseconds are enough, and have no digits that mean nothing.
+        // Microseconds are precise enough; further digits would mean nothing.
         duration_ms: took.as_micros() as f64 / 1_000.0,
         referer: entry.referer.as_deref().map(text),
         user_agent: entry.user_agent.as_deref().map(text),
@@ -151,14 +152,15 @@ fn put_quoted(into: &mut Vec<u8>, bytes: &[u8]) {
     into.push(b'"');
 }
 
-/// What becomes of spaces: they separate parts that are not quoted.
+/// How spaces are written. In a part without quotes, a space would look like a separator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spaces {
     Escaped,
     Kept,
 }
 
-/// Escapes what could end a part or a line, and what a terminal could obey.
+/// Escapes every byte that could end a part or a line, or that a terminal could interpret as a
+/// command.
 fn put_escaped(into: &mut Vec<u8>, bytes: &[u8], spaces: Spaces) {
     for byte in cut(bytes) {
         match byte {

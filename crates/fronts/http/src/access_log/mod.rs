@@ -1,9 +1,10 @@
-//! The access log of the HTTP fronts: a line for each request that was answered.
+//! The access log of the HTTP fronts: one line for each request.
 //!
 //! A front makes an [`Entry`] when it has read the head of a request, completes it when the answer
-//! has ended, and gives it to [`AccessLog::write`], which never waits for a disk: lines gather in
-//! memory, and a thread writes them. This module must not know how requests are read or answered.
-//! Start with [`AccessLog::open`]; the formats are in `line.rs`, and the destinations in `writer.rs`.
+//! has ended, and passes the entry to [`AccessLog::write`]. That function never waits for a disk:
+//! it collects lines in memory, and a separate thread writes them. This module must not know how
+//! requests are read or answered. Start with [`AccessLog::open`]; the formats are in `line.rs`, and
+//! the destinations in `writer.rs`.
 
 mod entry;
 mod line;
@@ -12,13 +13,14 @@ mod writer;
 pub use entry::Entry;
 pub use writer::{AccessLog, Destination, OpenError};
 
-/// How a line says what happened.
+/// The format of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// The Common Log Format of the first web servers.
     Common,
-    /// The same with the fields `Referer` and `User-Agent`, which most tools for logs read.
+    /// The Common Log Format plus the fields `Referer` and `User-Agent`. Most log tools read this
+    /// format.
     Combined,
-    /// An object of JSON with everything that is known.
+    /// A JSON object with everything that is known about the request.
     Json,
 }

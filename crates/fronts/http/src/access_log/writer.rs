@@ -14,25 +14,26 @@ use crate::access_log::{Entry, Format, line};
 
 /// The socket of the system journal.
 const JOURNAL: &str = "/run/systemd/journal/socket";
-/// The fields of an entry of the journal that are the same for each line (systemd.journal-fields). 6
-/// is information.
+/// The journal fields that are the same for each line (see systemd.journal-fields). Priority 6
+/// means information.
 const JOURNAL_FIELDS: &str = "PRIORITY=6\nSYSLOG_IDENTIFIER=mote-access\nMESSAGE=";
-/// How long lines gather before they are written.
+/// How long lines are collected before they are written.
 const GATHER: Duration = Duration::from_millis(100);
-/// Bytes of lines that wait at most: about 20,000 lines, ten times as often in a second.
+/// The most bytes of lines that may wait to be written. This is room for about 20,000 lines, and
+/// because lines are written every 100 ms, for ten times as many lines per second.
 const WAITING_BYTES_MAX: usize = 4 << 20;
-/// A buffer that grew beyond this is not kept.
+/// A buffer that has grown larger than this is freed after use.
 const KEEP_BYTES: usize = 64 << 10;
-/// How long the end of the node waits for a destination.
+/// How long the stopping node waits for the destination to take the last lines.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
-/// How often a destination that fails is reported in the log of the node.
+/// How often the node's log reports a destination that fails.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// Where the lines go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
-    /// A file, to which they are appended. It is opened again when it has been moved or removed, as
-    /// logrotate does.
+    /// A file to which lines are appended. The file is opened again after it has been moved or
+    /// removed, for example by logrotate.
     File(PathBuf),
     /// The standard output of the node.
     Stdout,
@@ -46,15 +47,15 @@ pub enum OpenError {
     /// The file cannot be opened.
     #[error("cannot open {path}: {error}")]
     File { path: PathBuf, error: io::Error },
-    /// The journal does not run, or does not answer.
+    /// The journal does not run or does not answer.
     #[error("cannot reach the journal of systemd at {JOURNAL}: {0}")]
     Journal(io::Error),
-    /// There is no thread for it.
+    /// The thread that writes the log cannot be started.
     #[error("cannot start its thread: {0}")]
     Thread(io::Error),
 }
 
-/// The access log of a node. Cheap to clone; the clones share one thread.
+/// The access log of a node. A clone is cheap and shares the thread that writes.
 #[derive(Clone)]
 pub struct AccessLog {
     shared: Arc<Shared>,
@@ -69,25 +70,25 @@ impl std::fmt::Debug for AccessLog {
 struct Shared {
     format: Format,
     waiting: Mutex<Waiting>,
-    /// Notified when the first line waits, and at the end.
+    /// Notified when the first line starts to wait, and when the log is closed.
     more: Condvar,
     /// Notified when the thread has ended.
     ended: Condvar,
 }
 
-/// Lines that the thread has not taken yet.
+/// Lines that the thread has not yet taken.
 #[derive(Default)]
 struct Waiting {
     lines: Vec<u8>,
-    /// Lines that found no room.
+    /// The number of lines dropped because the buffer was full.
     lost: u64,
     is_closed: bool,
     has_ended: bool,
 }
 
 impl AccessLog {
-    /// Opens the destination and starts the thread that writes to it. Blocks for the time that opening
-    /// takes.
+    /// Opens the destination and starts the thread that writes to it. Blocks while the destination
+    /// is being opened.
     pub fn open(destination: &Destination, format: Format) -> Result<Self, OpenError> {
         let sink = Sink::open(destination)?;
         let waiting = Mutex::default();
@@ -106,8 +107,8 @@ impl AccessLog {
         Ok(Self { shared })
     }
 
-    /// Appends the line of a request that has just ended. Does not block: if too many lines wait for
-    /// a slow destination, the line is lost, and the log of the node says how many were.
+    /// Appends the line of a request that has just ended. Does not block: if too many lines wait
+    /// for a slow destination, this line is lost. The node's log reports the number of lost lines.
     pub fn write(&self, entry: &Entry) {
         let now = SystemTime::now();
         let took = entry.began.elapsed();
@@ -124,8 +125,9 @@ impl AccessLog {
         }
     }
 
-    /// Writes what waits and ends the thread. Blocks until the destination has taken everything, for
-    /// 2 s at most; the end of the process then ends the thread. Lines that are written later are lost.
+    /// Writes the waiting lines and ends the thread. Blocks until the destination has taken every
+    /// line, but for at most 2 s. After that, the end of the process ends the thread. Lines written
+    /// after this call are lost.
     pub fn close(&self) {
         let mut waiting = self.shared.waiting.lock();
         waiting.is_closed = true;
@@ -150,7 +152,7 @@ impl Shared {
                 self.more.wait(&mut waiting);
             }
             if !waiting.is_closed {
-                // More lines gather meanwhile, and are written with the same call.
+                // Lines that arrive during this wait are written with the same call.
                 let until = Instant::now() + GATHER;
                 while !waiting.is_closed && !self.more.wait_until(&mut waiting, until).timed_out() {
                 }
@@ -174,7 +176,7 @@ impl Shared {
     }
 }
 
-/// Lines that are missing in the log.
+/// The number of lines missing from the log.
 #[derive(Default)]
 struct Troubles {
     lost: u64,
@@ -247,10 +249,10 @@ impl Sink {
     }
 }
 
-/// Opens a file to which lines are appended, and makes it if it is not there. Its owner and group may
-/// read it, because it has the addresses of clients.
+/// Opens a file for appending, and creates it if it does not exist. Only its owner and group may
+/// read it, because the log contains addresses of clients.
 fn open_file(path: &Path) -> io::Result<File> {
-    // Opening a pipe that nobody reads would wait for a reader.
+    // Without NONBLOCK, opening a pipe that has no reader would block.
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let opened =
         OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(path);
@@ -268,7 +270,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     Err(not_ordinary())
 }
 
-/// Whether another file is at the path now, or none.
+/// Whether the path now leads to another file or to no file.
 fn is_moved(path: &Path, file: &File) -> bool {
     let Ok(open) = file.metadata() else { return true };
     match std::fs::metadata(path) {
@@ -280,7 +282,7 @@ fn is_moved(path: &Path, file: &File) -> bool {
 fn journal(at: &Path) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.connect(at)?;
-    // A journal that takes nothing must not hold back the end of the node.
+    // A journal that accepts no data must not delay the end of the node.
     socket.set_write_timeout(Some(Duration::from_secs(1)))?;
     Ok(socket)
 }
@@ -336,7 +338,7 @@ mod tests {
         });
         log.close();
         assert_eq!(lines(&path).len(), 4_000);
-        // Nobody waits for this one.
+        // The log is closed, so this line is lost.
         log.write(&entry("LATE"));
         log.close();
     }
@@ -371,7 +373,8 @@ mod tests {
         };
         let log = AccessLog { shared: Arc::new(shared) };
         let of_thread = log.shared.clone();
-        // A moved file is opened again, so this path has to be the pipe itself.
+        // `File` opens its path again when the file has been moved, so the path must lead to the
+        // pipe itself.
         std::thread::spawn(move || of_thread.serve(Sink::File { path, file: both }));
         let mut long = entry("GET");
         long.target = vec![b'a'; 8 << 10];

@@ -1,4 +1,5 @@
-//! Writes answers in HTTP/1.1: heads in one buffer, short bodies after them in the same write.
+//! Writes HTTP/1.1 answers. A head goes into one buffer, and a short body follows it in the same
+//! write.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -18,10 +19,10 @@ use crate::refusal::{Refusal, reason};
 
 /// Bodies up to this size are copied after the head and sent with it.
 const COPY_BYTES_MAX: usize = 16 << 10;
-/// An output buffer that grew beyond this is not kept.
+/// An output buffer that has grown larger than this is freed after use.
 const OUT_KEEP_BYTES: usize = 64 << 10;
 
-/// Header blocks of answers that a thread remembers, and the longest of them.
+/// How many header blocks of answers a thread remembers, and how long each of them may be.
 const FIELDS_KEPT: usize = 8;
 const FIELDS_KEPT_BYTES: usize = 1 << 10;
 
@@ -31,14 +32,14 @@ pub(crate) enum After {
     /// Another request may follow.
     KeepAlive,
     Close,
-    /// Close it, although the client may still be sending.
+    /// Close the connection, although the client may still be sending.
     CloseUnread,
-    /// The answer is not complete, or the client takes nothing. With TLS, the connection is closed
-    /// without the mark of a proper end, so that the client cannot take the answer for complete.
+    /// The answer is incomplete, or the client does not read it. With TLS, the connection is closed
+    /// without `close_notify`, so that the client cannot take the answer for complete.
     Broken,
 }
 
-/// The request's requirements for the form of its answer.
+/// The form that the request demands of its answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) is_head: bool,
@@ -49,9 +50,9 @@ pub(crate) struct Form {
 /// Why an answer was not sent.
 #[derive(Debug)]
 pub(crate) enum SendError {
-    /// The client has closed the connection or is too slow.
+    /// The client has closed the connection or reads too slowly.
     Socket,
-    /// The function's answer cannot be expressed in HTTP; nothing was sent yet.
+    /// The function's answer cannot be expressed in HTTP. Nothing has been sent yet.
     BadReply(String),
 }
 
@@ -61,8 +62,8 @@ impl From<io::Error> for SendError {
     }
 }
 
-/// A buffer for heads and short bodies, which the thread lends and gets back empty. Answers usually
-/// leave before another begins, so one buffer serves all connections of a thread.
+/// A buffer for heads and short bodies. The thread lends it out and gets it back empty. An answer
+/// usually leaves before the next one begins, so one buffer serves all connections of a thread.
 struct OutBuffer(Vec<u8>);
 
 thread_local! {
@@ -70,7 +71,7 @@ thread_local! {
 }
 
 impl OutBuffer {
-    /// The thread's buffer; a new one while another answer holds it.
+    /// The thread's buffer, or a new one while another answer holds it.
     fn take() -> Self {
         Self(OUT.take())
     }
@@ -119,7 +120,8 @@ pub(crate) async fn send(
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
     } else if let Some(length) = length
         && !bodiless
-        // A function that leaves out the body of a HEAD answer has not declared its length.
+        // A function may leave out the body of its answer to HEAD. The length of 0 then says
+        // nothing about the content.
         && !(form.is_head && length == 0)
     {
         number_field(&mut out, b"content-length: ", length);
@@ -169,7 +171,7 @@ pub(crate) async fn switch(
     Ok(write_all(writer, config, &out).await?)
 }
 
-/// Sends a streamed body. If an answer fails before its end, the connection is closed without the
+/// Sends a streamed body. If the body fails before its end, the connection is closed without the
 /// end mark, so that the client cannot take the answer for complete.
 async fn stream(
     writer: &mut Writer<'_>,
@@ -205,10 +207,11 @@ async fn stream(
     Ok(())
 }
 
-/// How a refusal is sent. By default the client learns no id and the connection is closed.
+/// How a refusal is sent. By default, the answer contains no invocation id and the connection is
+/// closed.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RefusalForm {
-    /// The invocation, if there is one already.
+    /// The invocation, if it already exists.
     pub(crate) id: Option<InvocationId>,
     /// The request is `HEAD`, so the answer has no body.
     pub(crate) is_head: bool,
@@ -256,7 +259,7 @@ pub(crate) async fn refuse(
     write_all(writer, config, &out).await
 }
 
-/// Writes all bytes; a client that takes nothing for too long counts as gone.
+/// Writes all bytes. A client that reads nothing for too long counts as disconnected.
 pub(crate) async fn write_all(
     writer: &mut Writer<'_>,
     config: &Config,
@@ -298,12 +301,12 @@ fn status_line(out: &mut Vec<u8>, status: u16) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Header blocks that were found valid, each with its form on the wire. A function usually answers
-/// with the same fields, and checking every byte of them costs more than the rest of a head.
+/// Header blocks that were found valid, each with its encoded form. A function usually answers with
+/// the same fields, and checking every byte of them costs more than the rest of a head.
 #[derive(Default)]
 struct KnownFields {
     kept: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The entry that is replaced next.
+    /// The index of the entry that is replaced next.
     oldest: usize,
 }
 
@@ -333,7 +336,7 @@ thread_local! {
     static KNOWN_FIELDS: RefCell<KnownFields> = RefCell::default();
 }
 
-/// Writes the function's fields, without those that frame the message.
+/// Writes the function's fields, except those that frame the message.
 fn reply_fields(out: &mut Vec<u8>, block: &[u8]) -> Result<(), String> {
     KNOWN_FIELDS.with_borrow_mut(|known| {
         if let Some(fields) = known.find(block) {
@@ -366,14 +369,15 @@ fn put_fields(out: &mut Vec<u8>, block: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Fields that describe one connection, not the message, and those that the front writes itself.
+/// Whether a field describes the connection rather than the message, or is one that the front
+/// writes itself.
 pub(crate) fn is_framing(name: &[u8]) -> bool {
     let own = ["date", "content-length", "mote-invocation"];
     is_hop_by_hop(name) || own.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
 }
 
-/// The field for the persistence of the connection. HTTP/1.0 clients need it if the connection
-/// stays open, all others if it is closed (RFC 9112, 9.3).
+/// The field that says whether the connection stays open. HTTP/1.0 clients need it if the
+/// connection stays open, all other clients if it is closed (RFC 9112, 9.3).
 fn persistence(keep_alive: bool, http10: bool) -> &'static [u8] {
     match (keep_alive, http10) {
         (false, _) => b"connection: close\r\n",
@@ -422,7 +426,7 @@ pub(crate) fn server_timing(out: &mut Vec<u8>, phases: &Phases) {
     }
 }
 
-/// The `Date` value (RFC 9110, 5.6.7), made once per second and thread.
+/// The `Date` value (RFC 9110, 5.6.7). Each thread makes it once per second.
 pub(crate) fn date(out: &mut Vec<u8>) {
     thread_local! {
         static DATE: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
@@ -475,7 +479,7 @@ mod tests {
     #[test]
     fn fields_are_the_same_however_often_and_in_whatever_company() {
         let block = |number: usize| format!("x-a\n{}\nte\nno\nX-B\n{number}\n", number % 3);
-        // More numbers than are kept, some of them repeated.
+        // More numbers than the thread keeps, some of them repeated.
         let numbers = (0..20).chain([1, 19, 1, 19, 7]).chain(0..20);
         for number in numbers {
             let mut out = b"before".to_vec();

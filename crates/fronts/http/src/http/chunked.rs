@@ -4,16 +4,16 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use crate::refusal::Refusal;
 
-/// Bytes of a chunk extension at most.
+/// The most bytes of a chunk extension.
 const EXTENSION_BYTES_MAX: usize = 256;
-/// Bytes of the trailer section at most.
+/// The most bytes of the trailer section.
 const TRAILER_BYTES_MAX: usize = 8 << 10;
-/// Smaller pieces are copied together, so that a body in chunks of one byte costs little.
+/// Pieces smaller than this are copied together, so that a body in chunks of one byte costs little.
 const SMALL_BYTES: usize = 1 << 10;
-/// Chunks in such a copy at most: a task that reads a body gives way after a number of pieces, so a
-/// piece must not take long.
+/// The most chunks that are copied into one piece. A task that reads a body yields after a number
+/// of pieces, so one piece must not take long.
 const GATHERED_CHUNKS_MAX: usize = 64;
-/// Hexadecimal digits of a chunk size at most.
+/// The most hexadecimal digits of a chunk size.
 const SIZE_DIGITS_MAX: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,11 +25,11 @@ enum State {
     Done,
 }
 
-/// Decodes one chunked body from a buffer that is filled from outside.
+/// Decodes one chunked body. The caller fills the buffer.
 #[derive(Debug, Clone)]
 pub struct Chunked {
     state: State,
-    /// Number of the chunk being read, from 1; for error texts.
+    /// The number of the chunk being read, counted from 1. Used in error texts.
     chunk: u64,
 }
 
@@ -39,7 +39,7 @@ pub enum ChunkEvent {
     NeedMore,
     /// A piece of the body.
     Data(Bytes),
-    /// The body has ended; the next request follows in the buffer.
+    /// The body has ended. The next request follows in the buffer.
     End,
 }
 
@@ -50,7 +50,7 @@ impl Default for Chunked {
 }
 
 impl Chunked {
-    /// Takes the next piece off `input`. Small pieces that have arrived together are one.
+    /// Takes the next piece off `input`. Small pieces that have arrived together become one piece.
     pub fn step(&mut self, input: &mut BytesMut) -> Result<ChunkEvent, Refusal> {
         let mut gathered = BytesMut::new();
         let mut chunks = 0;
@@ -59,7 +59,8 @@ impl Chunked {
             let event = self.piece(input, &mut gathered)?;
             match event {
                 Some(event) if gathered.is_empty() => return Ok(event),
-                // The state of the decoder gives the same event again.
+                // The decoder does not change its state here, so the next step returns this event
+                // again.
                 Some(ChunkEvent::NeedMore | ChunkEvent::End) => {
                     return Ok(ChunkEvent::Data(gathered.freeze()));
                 }
@@ -72,8 +73,8 @@ impl Chunked {
         }
     }
 
-    /// The same for one piece; a small one goes into `gathered`. A large one stays in the input until
-    /// `gathered` is empty.
+    /// Reads one piece. A small piece is copied to `gathered`, and the result is `None`. A large
+    /// piece stays in the input until `gathered` is empty.
     fn piece(
         &mut self,
         input: &mut BytesMut,
@@ -133,8 +134,8 @@ impl Chunked {
                         self.state = State::Done;
                         return Ok(Some(ChunkEvent::End));
                     }
-                    // Trailer fields are only checked for their form and dropped: no function needs
-                    // them, and as headers they could contradict values that were checked before.
+                    // Trailer fields are checked for their form and then dropped. No function needs
+                    // them, and as headers they could contradict values that were already checked.
                     let colon = line.iter().position(|byte| *byte == b':').unwrap_or(0);
                     if colon == 0 || !line[..colon].iter().all(|b| super::head::is_token(*b)) {
                         return Err(Refusal::new(400, "M1010", "trailer is not a valid field"));
@@ -146,7 +147,7 @@ impl Chunked {
         }
     }
 
-    /// Whether the body ends in these bytes, which are left as they are.
+    /// Whether the body ends within these bytes. The bytes are not changed.
     pub fn ends_in(&self, input: &BytesMut) -> bool {
         let mut decoder = self.clone();
         let mut ahead = input.clone();
@@ -184,8 +185,8 @@ impl Chunked {
     }
 }
 
-/// The length of the first line of the input without its CR LF, if it is there. Fails if the line is
-/// longer than `max` or ends in a bare LF.
+/// The length of the first line of the input without its CR LF. `None` if the line is not complete.
+/// Fails if the line is longer than `max` or ends in a bare LF.
 fn line(input: &[u8], max: usize) -> Result<Option<usize>, ()> {
     match memchr::memchr(b'\n', input) {
         None if input.len() > max => Err(()),
@@ -263,7 +264,7 @@ mod tests {
 
     #[test]
     fn trailers_are_bounded() {
-        // The first line fills the section to its last byte, and the end mark exceeds it.
+        // The first line leaves one byte of the section free, fills it, or exceeds it by one byte.
         for line in [TRAILER_BYTES_MAX - 3, TRAILER_BYTES_MAX - 2, TRAILER_BYTES_MAX - 1] {
             let input = format!("0\r\nX:{}\r\nY: 1\r\n\r\n", "v".repeat(line - 2));
             assert_eq!(decode(input.as_bytes()), Err("chunk 1 is malformed".into()), "{line}");

@@ -1,4 +1,4 @@
-//! Compresses answers for clients that accept it, if the manifest of the function says so.
+//! Compresses answers if the function's manifest enables it and the client accepts it.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,28 +13,30 @@ use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers, put_header};
 use mote_spec::HttpRules;
 
-/// Shorter answers fit into one packet of a network anyway.
+/// Shorter answers are not compressed, because they fit into one network packet anyway.
 const BYTES_MIN: u64 = 1_024;
-/// Bytes that are compressed before other tasks run: 0.2 ms on a core of a server.
+/// The number of bytes that are compressed before other tasks may run. This takes 0.2 ms on a
+/// server's core.
 const PIECE_BYTES: usize = 32 << 10;
-/// Answers that are compressed at once; further ones are sent as they are. The state of each takes
-/// 295 KiB.
+/// The number of answers that may be compressed at once. Further answers are sent uncompressed. The
+/// compression state of each answer takes 295 KiB.
 const AT_ONCE_MAX: usize = 64;
-/// Fields that describe the bytes of a body, which would not be true any more.
+/// Fields that describe the bytes of a body. They would no longer be true after compression.
 const DIGESTS: [&str; 4] = ["digest", "content-digest", "repr-digest", "content-md5"];
-/// Text of JSON gets 5 % longer than with the best level, in 28 % of its time.
+/// At this level, JSON text is 5 % larger than at the best level, and compression takes 28 % of the
+/// time.
 const LEVEL: Compression = Compression::new(4);
 
-/// What a request and the function's manifest mean for the answer.
+/// Whether to compress the answer, as decided from the request and the function's manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Choice {
     /// The function's answers are not compressed.
     Off,
-    /// They are, but not this one: the client does not accept it.
+    /// The function's answers are compressed, but this client does not accept compression.
     Plain,
     /// The client accepts a compressed answer.
     Gzip,
-    /// The same for an answer without its body.
+    /// The client accepts a compressed answer, but the answer has no body.
     Head,
 }
 
@@ -66,10 +68,11 @@ impl Choice {
         let place = matches!(self, Self::Gzip | Self::Head).then(Place::take).flatten();
         let mut block = Vec::with_capacity(reply.headers.len() + 64);
         for (name, value) in headers(&reply.headers) {
-            // The bytes are others now, although the content is the same (RFC 9110, 8.8.1).
+            // The compressed bytes differ, although the content is the same, so a strong tag
+            // becomes a weak one (RFC 9110, 8.8.1).
             let is_strong = name.eq_ignore_ascii_case(b"etag") && value.starts_with(b"\"");
             match place {
-                // Its parts would be those of the other form.
+                // Ranges would refer to the uncompressed bytes, so the field is left out.
                 Some(_) if name.eq_ignore_ascii_case(b"accept-ranges") => {}
                 Some(_) if is_strong => put_header(&mut block, name, &[b"W/", value].concat()),
                 _ => put_header(&mut block, name, value),
@@ -79,7 +82,7 @@ impl Choice {
         if let Some(place) = place {
             put_header(&mut block, b"content-encoding", b"gzip");
             reply.body = match self {
-                // How long it would be is not known before it is made.
+                // The compressed length is not known before the answer is compressed.
                 Self::Head => Body::Empty,
                 _ => compressed(std::mem::take(&mut reply.body), place),
             };
@@ -89,7 +92,7 @@ impl Choice {
     }
 }
 
-/// Whether the content of an answer gets shorter, and may be changed.
+/// Whether compression makes the answer shorter and is permitted.
 fn is_compressible(reply: &Reply) -> bool {
     if matches!(reply.status, 100..=199 | 204 | 206 | 304) {
         return false;
@@ -113,7 +116,7 @@ fn is_compressible(reply: &Reply) -> bool {
     let kind = kind.to_ascii_lowercase();
     let ends = |ending: &[u8]| kind.ends_with(ending);
     match &kind[..] {
-        // Its events are short, and its connection lives long.
+        // Events are short, and their connection stays open for long.
         b"text/event-stream" => false,
         _ if kind.starts_with(b"text/") => true,
         b"image/svg+xml" | b"application/wasm" | b"application/x-ndjson" => true,
@@ -121,7 +124,7 @@ fn is_compressible(reply: &Reply) -> bool {
     }
 }
 
-/// One of the places for answers that are compressed at once.
+/// A place among the answers that are compressed at once.
 struct Place;
 
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
@@ -129,7 +132,8 @@ static TAKEN: AtomicUsize = AtomicUsize::new(0);
 impl Place {
     fn take() -> Option<Self> {
         let place = Self;
-        // Dropping it gives it back, also if there was none.
+        // Dropping `place` decrements the counter, so the counter stays right even if there was no
+        // free place.
         (TAKEN.fetch_add(1, Ordering::Relaxed) < AT_ONCE_MAX).then_some(place)
     }
 }
@@ -167,11 +171,11 @@ struct Compressed {
     body: Body,
     /// `None` at the end.
     encoder: Option<GzEncoder<Vec<u8>>>,
-    /// What is not compressed yet of the last chunk.
+    /// The part of the last chunk that is not yet compressed.
     piece: Bytes,
-    /// Whether the chunks come from the function one by one, so that each is sent at once.
+    /// Whether the function sends the chunks one by one. Each chunk is then sent at once.
     is_stream: bool,
-    /// Whether other tasks run before the next piece.
+    /// Whether other tasks may run before the next piece is compressed.
     rests: bool,
     _place: Place,
 }
@@ -277,7 +281,7 @@ mod tests {
             let answer = Choice::Gzip.apply(reply(fields, body));
             assert!(field(&answer, "vary").is_none(), "{fields:?}");
         }
-        // Caches learn that other clients get another form.
+        // `Vary` tells caches that other clients receive another form of the answer.
         let answer = Choice::Plain.apply(reply(&[("content-type", "text/css")], long()));
         assert_eq!(field(&answer, "vary").as_deref(), Some("accept-encoding"));
         assert!(field(&answer, "content-encoding").is_none());

@@ -33,19 +33,21 @@ use crate::added::Added;
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
 
-/// Items of a turn that a request uses: parsing it and answering it take about twice as long as a
-/// frame.
+/// The number of turn items that a request uses. Parsing and answering a request takes about twice
+/// as long as handling a frame.
 const REQUEST_ITEMS: u32 = 2;
-/// Bytes of a request that nobody reads, and the time for them, which are taken after an answer.
+/// How many bytes of an unread request are read and dropped after its answer, and how long this may
+/// take.
 const DROPPED_BYTES_MAX: usize = 16 << 20;
 const DROP_PATIENCE: Duration = Duration::from_secs(10);
-/// The longest pause of a client meanwhile, and all of the time while the node stops.
+/// The longest pause of the client while its bytes are dropped. While the node stops, this is the
+/// limit for the whole time.
 const STOPPING_PATIENCE: Duration = Duration::from_secs(1);
-/// How long the mark of a proper end may wait for the client.
+/// How long closing the connection properly may wait for the client.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Serves one connection of a client at `address` to its end. Its requests may have come `via` a proxy
-/// that says in each of them who has sent it.
+/// Serves one connection of a client at `address` to its end. If the connection belongs to a
+/// trusted proxy, `via` says how the proxy names the client of each request.
 pub(crate) async fn serve<I: Invoker>(
     mut stream: Socket,
     address: IpAddr,
@@ -56,7 +58,7 @@ pub(crate) async fn serve<I: Invoker>(
     let mut input = Input::new(&front.config, front.stopper.stopped());
     let is_h2 = {
         let (mut reader, _) = stream.split();
-        // Pools of clients and browsers connect before they have a request.
+        // Connection pools and browsers open connections before they have a request.
         input.set_deadline(front.config.keep_alive_timeout);
         loop {
             let seen = input.bytes.len().min(PREFACE.len());
@@ -92,7 +94,7 @@ pub(crate) async fn serve<I: Invoker>(
             After::KeepAlive => {
                 input.charge(REQUEST_ITEMS, 0).await;
                 if input.bytes.is_empty() {
-                    // An idle connection holds no buffer.
+                    // An idle connection keeps no buffer.
                     input.bytes = BytesMut::new();
                 }
             }
@@ -102,16 +104,16 @@ pub(crate) async fn serve<I: Invoker>(
             After::Broken => break false,
         }
     };
-    // With TLS, this waits for a client that takes nothing.
+    // With TLS, this call blocks if the client does not read.
     let _ = tokio::time::timeout(END_TIMEOUT, writer.shutdown()).await;
     if linger {
         drop_the_rest(&mut input, &mut reader, front).await;
     }
 }
 
-/// Reads and drops what the client still sends, until it ends. Bytes that the node has not read would
-/// make the kernel reset the connection, and the client would lose the answer (RFC 9112, 9.6). A node
-/// that stops waits less long.
+/// Reads and drops what the client still sends, until the client ends its side. If the node left
+/// bytes unread, the kernel would reset the connection and the client would lose the answer (RFC
+/// 9112, 9.6). A stopping node waits for a shorter time.
 async fn drop_the_rest<I: Invoker>(
     input: &mut Input,
     reader: &mut Reader<'_>,
@@ -137,11 +139,11 @@ async fn drop_the_rest<I: Invoker>(
 /// The other end of a connection.
 struct Peer<'a> {
     address: IpAddr,
-    /// What it is trusted to say of its clients.
+    /// How the peer, as a trusted proxy, names its clients.
     via: Option<&'a Arc<Proxies>>,
-    /// What TLS knows of it.
+    /// What TLS reveals about the peer.
     client: Option<TlsClient>,
-    /// Its place among the connections.
+    /// The peer's place among the connections.
     seat: &'a Seat<IpAddr>,
 }
 
@@ -262,7 +264,7 @@ async fn serve_one<I: Invoker>(
         if !exchange.route.info().takes_websocket_messages {
             return exchange.run_websocket(None, input, reader, writer).await;
         }
-        // Without a valid handshake it is a request like any other.
+        // A request without a valid handshake is served like any other request.
         if let Some(accept) = websocket_messages::accept(&exchange.request.head) {
             return exchange.run_websocket(Some(accept), input, reader, writer).await;
         }
@@ -270,7 +272,8 @@ async fn serve_one<I: Invoker>(
     match exchange.whole_body(input, reader, limit).await {
         Ok(Some(body)) => {
             if !matches!(body, Body::Empty) {
-                // A slow client must not use up the function's time.
+                // The time that a slow client takes to send the request does not count against the
+                // function's time limit.
                 exchange.received_ns = now_ns();
             }
             exchange.run_whole(body, input, reader, writer).await
@@ -297,7 +300,7 @@ fn early_data() -> Refusal {
     Refusal::new(400, "M1020", "data before the upgrade was accepted")
 }
 
-/// Reads one head; `None` when the connection ended between requests.
+/// Reads one head. Returns `None` if the connection ended between requests.
 async fn read_head<I: Invoker>(
     input: &mut Input,
     reader: &mut Reader<'_>,
@@ -315,7 +318,8 @@ async fn read_head<I: Invoker>(
     }
     input.set_deadline(front.config.head_timeout);
     loop {
-        // One empty line before a request is allowed (RFC 9112, 2.2), however its bytes arrive.
+        // One empty line before a request is allowed (RFC 9112, 2.2), even if its two bytes arrive
+        // separately.
         while input.bytes.starts_with(b"\r\n") {
             input.bytes.advance(2);
             scanned = 0;
@@ -359,14 +363,15 @@ struct Exchange<'a, I: Invoker> {
     is_head: bool,
     /// The sender's address.
     owner: IpAddr,
-    /// Fields that answers have in addition.
+    /// Fields that the front adds to the answers.
     added: Added,
-    /// Whether its answer is compressed.
+    /// Whether the answer is compressed.
     choice: Choice,
 }
 
 impl<I: Invoker> Exchange<'_, I> {
-    /// The body, if it is short or has already arrived; `None` if it must be streamed.
+    /// The body if it is empty, short or has already arrived completely. `None` if it must be
+    /// streamed.
     async fn whole_body(
         &self,
         input: &mut Input,
@@ -386,8 +391,8 @@ impl<I: Invoker> Exchange<'_, I> {
             }
             Framing::Length(_) => Ok(None),
             Framing::Chunked => {
-                // Only bytes that have already arrived are decoded, on a copy: an incomplete body
-                // is streamed.
+                // Only bytes that have already arrived are decoded, and only on a copy, because an
+                // incomplete body is streamed from its start.
                 if input.bytes.len() > INLINE_BODY_BYTES_MAX {
                     return Ok(None);
                 }
@@ -414,7 +419,8 @@ impl<I: Invoker> Exchange<'_, I> {
         }
     }
 
-    /// Gives a request, whose body is there now or may be read by the function, a place again.
+    /// Takes a place again for a request that gave its place back while its body was arriving.
+    /// Called once the body is complete, or once the function may read it.
     #[inline]
     fn count_again(&self, head: &mut Head) -> Result<(), Fault> {
         match head.is_paid() {
@@ -423,7 +429,7 @@ impl<I: Invoker> Exchange<'_, I> {
         }
     }
 
-    /// Makes the invocation and takes the request's head for it.
+    /// Makes the invocation. Moves the request's head into it.
     fn invocation(&mut self, body: Body) -> Invocation {
         Invocation {
             id: invocation_id(),
@@ -445,7 +451,7 @@ impl<I: Invoker> Exchange<'_, I> {
         reader: &mut Reader<'_>,
         writer: &mut Writer<'_>,
     ) -> After {
-        // From here on, the connection is not ended for others.
+        // From here on, the connection cannot be ended to make room for another one.
         let Some(_work) = self.seat.begin() else { return After::Close };
         let mut invocation = self.invocation(body);
         let id = invocation.id;
@@ -464,9 +470,10 @@ impl<I: Invoker> Exchange<'_, I> {
         or_gone(work, input, reader, Until::Written).await.unwrap_or(After::Close)
     }
 
-    /// Runs an invocation that asks the function for a WebSocket. With `accept`, the front answers the
-    /// handshake with this value and hands messages to the worker. Whatever the function answers, this
-    /// is the last request of the connection: a proxy might take what follows for frames.
+    /// Runs an invocation that asks the function for a WebSocket. With `accept`, the front answers
+    /// the handshake with this value and passes messages to the worker. This is always the last
+    /// request of the connection, because a proxy might take the bytes after it for WebSocket
+    /// frames.
     async fn run_websocket(
         &mut self,
         accept: Option<String>,
@@ -544,9 +551,9 @@ impl<I: Invoker> Exchange<'_, I> {
         After::CloseUnread
     }
 
-    /// Runs an invocation whose body is still arriving. It starts now, or once the body is complete
-    /// if the function takes bodies whole. It is cancelled if the client closes the connection or
-    /// breaks its framing.
+    /// Runs an invocation whose body is still arriving. The invocation starts at once, or, if the
+    /// function takes whole bodies, when the body is complete. It is cancelled if the client closes
+    /// the connection or breaks the framing of the body.
     async fn run_streaming(
         &mut self,
         input: &mut Input,
@@ -562,7 +569,8 @@ impl<I: Invoker> Exchange<'_, I> {
         let id = invocation.id;
         let complete = AtomicBool::new(false);
         let has_begun = AtomicBool::new(false);
-        // Ends early only if the invocation must end: with `None` if the client has gone.
+        // Ends early only if the invocation must end. The result is `None` if the client has
+        // disconnected.
         let mut intake = pin!(async {
             let framing = self.request.framing;
             let config = &self.front.config;
@@ -590,14 +598,15 @@ impl<I: Invoker> Exchange<'_, I> {
                 match gathered {
                     Ok(body) => invocation.body = body,
                     Err(crowded @ NotGathered::Crowded) => return Err(crowded.into()),
-                    // The intake reports what is wrong with the body.
+                    // The intake reports what is wrong with the body, so this branch waits for it.
                     Err(NotGathered::Broken(_)) => std::future::pending().await,
                 }
                 let now = now_ns();
                 invocation.deadline_ns += now - invocation.received_ns;
                 invocation.received_ns = now;
             }
-            // Until here, the connection only waits for its client.
+            // Until here, the connection only waits for its client and can be ended for another
+            // one.
             let working = seat.begin().ok_or(Fault::Stopping)?;
             self.count_again(&mut invocation.head)?;
             let reply = self.front.invoker.invoke(&self.route, invocation).await?;
@@ -620,7 +629,8 @@ impl<I: Invoker> Exchange<'_, I> {
             Err(None) => return After::Close,
         };
         has_begun.store(true, Ordering::Relaxed);
-        // Bytes after a body that is not read to its end cannot be distinguished from it.
+        // If the body was not read to its end, the bytes of the next request cannot be
+        // distinguished from it.
         let keep_alive = self.request.keep_alive && complete.load(Ordering::Relaxed);
         let after = tokio::select! {
             biased;
@@ -669,7 +679,8 @@ impl<I: Invoker> Exchange<'_, I> {
                 let form =
                     answer::Form { is_head: self.is_head, http10: self.request.http10, keep_alive };
                 match answer::send(writer, config, reply, id, form).await {
-                    // The client may have sent its next request already.
+                    // The client may have sent its next request already, so the connection must not
+                    // be reset.
                     Ok(After::Close) if self.front.stopper.is_stopping() => {
                         return After::CloseUnread;
                     }

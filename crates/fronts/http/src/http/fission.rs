@@ -1,10 +1,10 @@
-//! The header fields in which Fission's router describes a route to its functions.
+//! The header fields in which Fission's router describes the matched route to a function.
 
 use mote_core::invocation::{Head, PARAMETERS_FIELD, headers};
 use percent_encoding::percent_decode;
 
-/// Adds the parameters of a route, each in a field of its own and decoded, and the whole path with the
-/// query. Fields of these names that the client has sent are removed.
+/// Adds a field for each parameter of the route, with its decoded value, and fields for the whole
+/// path and query. Fields with the same names that the client has sent are removed.
 #[cold]
 pub(super) fn describe_route(head: &mut Head) {
     let found = headers(head.headers()).find(|(name, _)| *name == PARAMETERS_FIELD);
@@ -16,7 +16,7 @@ pub(super) fn describe_route(head: &mut Head) {
         let hyphens: Vec<u8> =
             name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
         head.remove_header(&hyphens);
-        // A field cannot contain the end of a line or NUL.
+        // A header field cannot contain a line end or NUL.
         if !value.iter().any(u8::is_ascii_control) {
             head.replace_header(&name, &value);
         }

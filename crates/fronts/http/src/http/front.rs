@@ -1,5 +1,4 @@
-//! The state that the connections of one front share: its limits, the request to stop, and shared
-//! counters.
+//! The state shared by all connections of one front: limits, the signal to stop, and counters.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -22,70 +21,77 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use super::proxies::Proxies;
 use super::websocket_shares::WebSockets;
 
-/// Connections at once, unless configured. One address may have three quarters: a proxy in front of
-/// the node needs many. At either limit, a new connection takes the place of an idle one.
+/// The default limit of connections at once. One address may have three quarters of them, because a
+/// proxy in front of the node needs many. At either limit, a new connection takes the place of an
+/// idle one.
 const CONNECTIONS_MAX: usize = 16_384;
 
-/// The part of the connections that callers without a key, a token or a certificate leave free.
+/// One in this many connections is reserved for callers with a key, a token or a certificate.
 const RESERVE_PART: usize = 8;
 
-/// Streams of HTTP/2 that are open at once on all connections, unless configured. One address may
-/// have half. A waiting stream itself costs the node about 4.5 KB, so all of them cost about 45 MB.
+/// The default limit of open HTTP/2 streams on all connections together. One address may have half
+/// of them. A waiting stream costs the node about 4.5 KB, so all of them cost about 45 MB.
 const STREAMS_MAX: usize = 10_000;
 
-/// Connections whose handshake of TLS is not complete. Each holds what its client has sent of it, up
-/// to 64 KiB. At the limit, the oldest handshake of the address with the most of them ends.
+/// The number of connections whose TLS handshake may be incomplete at once. Each connection holds
+/// up to 64 KiB of what its client has sent. At the limit, the address with the most incomplete
+/// handshakes loses its oldest one.
 const HANDSHAKES_MAX: usize = 1_024;
 
-/// Time and count limits of the front. A phase that takes longer ends the connection.
+/// Time and count limits of the front. If a phase exceeds its time limit, the connection ends.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The time from the first byte of a head to its last.
+    /// The longest time from the first byte of a head to its last.
     pub head_timeout: Duration,
     /// The longest silence inside a request body.
     pub body_idle_timeout: Duration,
-    /// The longest silence before the first request, and between requests.
+    /// The longest silence before the first request and between requests.
     pub keep_alive_timeout: Duration,
-    /// How long a client may take nothing of its answer.
+    /// How long a client may read nothing of its answer.
     pub write_timeout: Duration,
-    /// How long a request may continue to arrive once the node stops. An invocation that has begun
-    /// has the time of the stop.
+    /// How long a request may continue to arrive after the node has begun to stop. An invocation
+    /// that has begun has the whole time of the stop instead.
     pub arrival_grace: Duration,
-    /// How long a kept connection that is idle may still begin a request once the node stops. The
-    /// answer to that request closes the connection. Closing it at once would lose a request that
-    /// its client has just sent.
+    /// How long an idle kept connection may still begin a request after the node has begun to stop.
+    /// The answer to that request closes the connection. Closing the connection at once would lose
+    /// a request that the client has just sent.
     pub last_request_grace: Duration,
-    /// Connections at once. A further one takes the place of one that is idle or has sent no request,
-    /// of the address with the most of these. If no connection is idle, it receives a 503.
+    /// The limit of connections at once. A further connection takes the place of one that is idle
+    /// or has not sent a request, from the address with the most of those. If no connection is
+    /// idle, the new client receives a 503.
     pub connections_max: usize,
-    /// Connections of one address at once. A further one takes the place of another of this address.
+    /// The limit of connections from one address. A further connection takes the place of another
+    /// one from the same address.
     pub connections_per_address_max: usize,
-    /// Streams of HTTP/2 that are open at once on all connections; one address may have half. A
-    /// further one is refused.
+    /// The limit of open HTTP/2 streams on all connections together. One address may have half of
+    /// them. Further streams are refused.
     pub streams_max: usize,
-    /// Further runtimes that serve connections, next to the runtime that accepts them: the one with
-    /// the fewest gets the next. Each should have a thread of its own.
+    /// Additional runtimes that serve connections, besides the runtime that accepts them. The
+    /// runtime with the fewest connections gets the next one. Each runtime should have its own
+    /// thread.
     pub helpers: Vec<Handle>,
-    /// With it, every connection begins with a handshake of TLS, which has `head_timeout`.
+    /// If set, every connection begins with a TLS handshake, which must complete within
+    /// `head_timeout`.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Reads the names in the certificate of a client, the most telling one first. Without it, nothing
-    /// asks what certificate a client has.
+    /// Reads the names in a client certificate, with the most specific name first. If `None`,
+    /// client certificates are ignored.
     pub names_of: Option<fn(&CertificateDer<'_>) -> Vec<String>>,
-    /// Answers what somebody asks of the machine rather than of a function (RFC 8615).
+    /// Answers requests that concern the machine rather than a function (RFC 8615).
     pub well_known: Option<WellKnown>,
-    /// Proxies in front of the node.
+    /// The trusted proxies in front of the node.
     pub proxies: Option<Arc<Proxies>>,
-    /// Gets a line for each request.
+    /// The access log, which receives one line per request.
     pub access_log: Option<AccessLog>,
-    /// What the connections share with those of other fronts; without it, they share it with nobody.
+    /// Limits that this front's connections share with those of other fronts. If `None`, the front
+    /// has its own.
     pub bounds: Option<Bounds>,
 }
 
-/// What connections share, so that together they use no more of it than the [`Config`] permits. A
-/// clone is another handle to the same.
+/// The resources that connections share, with the limits of the [`Config`]. A clone is another
+/// handle to the same resources.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// Connections, by the address of the client.
+    /// Connections, counted by the address of the client.
     pub(crate) connections: Seats<IpAddr>,
     pub(crate) unsent: Unsent,
     pub(crate) streams: Shares<IpAddr>,
@@ -95,7 +101,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds of the connections with this configuration.
+    /// Makes the shared limits that this configuration describes.
     pub fn new(config: &Config) -> Self {
         Self {
             connections: Seats::with_reserve(
@@ -119,8 +125,8 @@ pub struct WellKnown(Arc<AnswerTo>);
 type AnswerTo = dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync;
 
 impl WellKnown {
-    /// `answer` gets the part of the path that follows. It runs on the thread of the data path, so it
-    /// must not wait.
+    /// `answer` receives the part of the path after `/.well-known`. It runs on the thread of the
+    /// data path, so it must not block.
     pub fn new(answer: impl Fn(&str) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(answer))
     }
@@ -160,8 +166,8 @@ impl Default for Config {
     }
 }
 
-/// Tells all connections to end: each of them after its current or next answer, and idle ones after
-/// [`Config::last_request_grace`].
+/// Tells all connections to end. A busy connection ends after its current or next answer, and an
+/// idle one after [`Config::last_request_grace`].
 #[derive(Clone, Default)]
 pub struct Stopper(Arc<StopState>);
 
@@ -178,8 +184,8 @@ impl Stopper {
         self.0.notify.notify_waiters();
     }
 
-    /// Resolves when the node was asked to stop and requests that had not completely arrived then
-    /// have had `grace`.
+    /// Resolves `grace` after the node was told to stop. Requests that have not completely arrived
+    /// by then are given up.
     pub(crate) async fn given_up(&self, grace: Duration) {
         self.stopped().await;
         tokio::time::sleep(grace).await;
@@ -189,17 +195,16 @@ impl Stopper {
         self.0.stopping.load(Ordering::Acquire)
     }
 
-    /// Resolves once [`Stopper::stop`] is called, or has been called before.
+    /// Resolves when [`Stopper::stop`] is called, or at once if it has already been called.
     pub(crate) fn stopped(&self) -> Stopped {
-        // The notification is created before the flag is read. In the other order, neither of them
-        // would show a stop in between.
+        // The notification is created before the flag is read. In the opposite order, a stop
+        // between the two steps would be missed.
         let notified = Box::pin(self.0.notify.clone().notified_owned());
         Stopped { already: self.is_stopping(), notified }
     }
 }
 
-/// The request to stop, as one connection waits for it. It may be polled again after it has
-/// resolved.
+/// The wait of one connection for the signal to stop. It may be polled again after it has resolved.
 pub(crate) struct Stopped {
     already: bool,
     notified: Pin<Box<OwnedNotified>>,
@@ -213,23 +218,24 @@ impl Future for Stopped {
     }
 }
 
-/// Bytes of answers that wait for HTTP/2 clients to take them, of a whole front.
+/// The number of answer bytes of the whole front that HTTP/2 clients have not yet taken.
 pub(crate) type Unsent = Arc<AtomicUsize>;
 
-/// The state that all connections share.
+/// The state shared by all connections.
 pub(crate) struct HttpFront<I> {
     pub(crate) invoker: I,
     pub(crate) config: Config,
     pub(crate) stopper: Stopper,
     pub(crate) unsent: Unsent,
-    /// Streams of HTTP/2 that are open, by the address of the client.
+    /// Open HTTP/2 streams, counted by the address of the client.
     pub(crate) streams: Shares<IpAddr>,
-    /// Bodies that calls wait for, by the address of the client.
+    /// Bodies that calls wait for, counted by the address of the client.
     pub(crate) gathering: Gathering<IpAddr>,
     pub(crate) websockets: WebSockets,
     pub(crate) connections: Seats<IpAddr>,
-    /// Handshakes of TLS that are not complete, by the address of the client.
+    /// Incomplete TLS handshakes, counted by the address of the client.
     pub(crate) handshakes: Seats<IpAddr>,
-    /// When the log last said that connections ended for others; 0 before that.
+    /// When the log last said that connections were ended to make room for others. 0 if it has not
+    /// said so yet.
     pub(crate) noted_ns: AtomicU64,
 }

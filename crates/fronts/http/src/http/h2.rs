@@ -1,4 +1,5 @@
-//! HTTP/2 with prior knowledge (RFC 9113), by hyper and h2; the same checks and the same answers.
+//! HTTP/2 with prior knowledge (RFC 9113), using hyper and h2. Requests get the same checks and the
+//! same answers as over HTTP/1.1.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -43,21 +44,24 @@ use crate::refusal::Refusal;
 
 /// The name of the protocol in the access log.
 const PROTOCOL: &str = "HTTP/2.0";
-/// Streams of one connection at once; more are refused and may be retried. The front's
-/// `streams_max` limits all connections together.
+/// The limit of open streams on one connection. Further streams are refused, and the client may
+/// retry them. The front's `streams_max` limits all connections together.
 const STREAMS_MAX: u32 = 100;
-/// A stream with a longer head counts as one more stream for each multiple of this length, because
-/// its head stays in memory as long as it waits.
+/// A stream counts as one additional stream for each multiple of this head length, because the head
+/// stays in memory as long as the stream waits.
 const HEAD_BYTES_PER_PLACE: usize = 4 << 10;
-/// Bytes that a client may send in advance on one stream and on the connection.
+/// The number of bytes that a client may send ahead on one stream. The connection has the same
+/// window.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// How often a connection is checked: whether it is idle, and whether its client takes answers.
+/// How often a connection is checked. The check ends an idle connection and one whose client does
+/// not read answers.
 const LOOK: Duration = Duration::from_secs(5);
-/// The same, once a stopping node waits only for running invocations.
+/// How often a connection is checked once a stopping node waits only for running invocations.
 const LATE_LOOK: Duration = Duration::from_millis(500);
-/// Serves one connection to its end. `read` are the bytes that were already read, including the
-/// preface. Requests may have come `via` a proxy that says in each of them who has sent it.
+/// Serves one connection to its end. `read` holds the bytes that were already read, including the
+/// preface. If the connection belongs to a trusted proxy, `via` says how the proxy names the client
+/// of each request.
 pub(crate) async fn serve<I: Invoker>(
     stream: Socket,
     read: Bytes,
@@ -106,9 +110,9 @@ pub(crate) async fn serve<I: Invoker>(
     }
 }
 
-/// Drives a connection to its end. The end is immediate, with `None`, if its client takes nothing
-/// of its answers or stays after it was asked to leave. When the node stops, a connection has
-/// `arrival_grace`, and then as long as one of its invocations runs or an answer has not been
+/// Drives a connection to its end. Ends it at once, with `None`, if the client does not read its
+/// answers or stays after it was asked to leave. When the node stops, the connection may stay for
+/// `arrival_grace`, and after that as long as one of its invocations runs or an answer is not yet
 /// taken.
 async fn drive<I: Invoker, C>(
     connection: C,
@@ -138,7 +142,7 @@ where
             }
             () = &mut given_up, if !late => {
                 late = true;
-                // The first check is not immediate, because a refusal that was just written may
+                // The first check comes after a delay, because a refusal that was just written may
                 // still have to be sent.
                 look = tokio::time::interval_at(Instant::now() + LATE_LOOK, LATE_LOOK);
             }
@@ -173,7 +177,7 @@ where
     }
 }
 
-/// A connection that can be asked to take no more requests.
+/// A connection that can be asked to accept no more requests.
 trait WindUp {
     fn wind_up(self: Pin<&mut Self>);
 }
@@ -192,13 +196,13 @@ where
     }
 }
 
-/// Reads some of the bytes that a client still sends, so that the kernel does not reset the
-/// connection before the client has read why it ended.
+/// Reads some of the bytes that the client still sends. Otherwise the kernel would reset the
+/// connection before the client has read why the connection ended.
 async fn linger(mut stream: Socket) {
     let mut scratch = [0; 4 << 10];
     let mut left = LINGER_BYTES_MAX;
     let reading = async {
-        // With TLS, this waits for a client that takes nothing.
+        // With TLS, this call waits if the client does not read.
         let _ = stream.shutdown().await;
         while let Ok(read @ 1..) = stream.read(&mut scratch).await
             && left > 0
@@ -255,15 +259,16 @@ impl<I: Invoker> Service<I> {
         refuse(is_head, &refusal, id, open)
     }
 
-    /// Room for an answer, whole or streamed, until its client has taken it.
+    /// Reserves room for an answer, whole or streamed, until the client has taken it. `None` if
+    /// there is no room.
     fn room(&self, body: &Body) -> Option<Waiting> {
         if !matches!(body, Body::Stream { .. }) {
             return self.activity.wait(body.held_bytes());
         }
         self.activity.count_held();
         drop(self.activity.wait(body.held_bytes())?);
-        // From here on, the bytes that the answer holds are counted as they change, and its pieces
-        // when they arrive.
+        // From here on, the held bytes of a streamed answer are counted when they change, and its
+        // pieces when they arrive.
         Some(self.activity.wait_anyway(0))
     }
 
@@ -332,7 +337,7 @@ impl<I: Invoker> Service<I> {
         if body.is_over()
             && let Some(mut file) = files::answer(&route, &head, is_bare).await
         {
-            // A stop waits until it is sent.
+            // A stopping node then waits until the file is sent.
             if !open.accept() {
                 return (name, Err(Refusal::no_place()));
             }
@@ -342,7 +347,8 @@ impl<I: Invoker> Service<I> {
         let body = if body.is_over() {
             Body::Empty
         } else {
-            // A call that streams in both directions may be silent in one of them.
+            // A call that streams in both directions may be silent in one direction for as long as
+            // `stream_idle` allows.
             let silence = if route.info().takes_http2 { stream_idle } else { self.body_idle };
             let source = StreamBody::new(body, route.info().body_bytes_max, silence);
             Body::Stream { source: Box::new(source), length }
@@ -395,8 +401,8 @@ impl<I: Invoker> Service<I> {
     }
 }
 
-/// Method, route and fields of a request, under the same rules as for HTTP/1.1, and whether its path
-/// is a single segment.
+/// Reads method, route and fields of a request under the same rules as for HTTP/1.1. The flag says
+/// whether the path is a single segment.
 fn request_head<B>(request: &Request<B>) -> Result<(String, Head, bool), Refusal> {
     if matches!(request.method().as_str(), "CONNECT" | "TRACE") {
         let mut refusal = Refusal::new(405, "M1022", "method not supported");
@@ -439,7 +445,8 @@ fn request_head<B>(request: &Request<B>) -> Result<(String, Head, bool), Refusal
     Ok((String::from_utf8_lossy(name).into_owned(), builder.finish(), is_bare))
 }
 
-/// `:authority`, or `Host` without it; two different values are refused.
+/// The value of `:authority`, or of `Host` if there is no `:authority`. Two different values are
+/// refused.
 fn host<B>(request: &Request<B>) -> Result<&[u8], Refusal> {
     let mut hosts = request.headers().get_all("host").iter().map(HeaderValue::as_bytes);
     let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
@@ -473,7 +480,8 @@ fn response(
     answer::server_timing(&mut timing, &reply.phases);
     let mut body = reply.body;
     if is_head || matches!(reply.status, 204 | 304) {
-        // For the client, a stream with DATA here would be malformed (RFC 9113, 8.1.1).
+        // A client would treat a stream with DATA as malformed here, because the answer to HEAD has
+        // no body (RFC 9113, 8.1.1).
         if let Some(length) = body.length().filter(|length| is_head && *length > 0) {
             response = response.header("content-length", length);
         }
@@ -486,17 +494,17 @@ fn response(
         .map_err(|error| error.to_string())
 }
 
-/// How many streams a request counts as.
+/// How many streams a request counts as, depending on the length of its head.
 fn places(request: &Request<Incoming>) -> usize {
     let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
     1 + (target + fields.sum::<usize>()) / HEAD_BYTES_PER_PLACE
 }
 
-/// The answer to a stream beyond the limit. It has no body, because a body would wait for the
-/// client's window and keep the stream open. A reset with REFUSED_STREAM would also close it, but
-/// would make many clients try again at once (RFC 9113, 8.7), whereas this answer says when to try
-/// again.
+/// The answer to a stream beyond the limit. The answer has no body, because a body would wait for
+/// the client's window and keep the stream open. A reset with REFUSED_STREAM would also close the
+/// stream, but would make many clients retry at once (RFC 9113, 8.7). This answer says when to
+/// retry.
 fn crowded(id: InvocationId) -> Response<AnswerBody> {
     let response = Response::builder()
         .status(503)
@@ -534,7 +542,7 @@ fn refuse(
     } else {
         Body::whole(refusal.problem_json(Some(id)).into_bytes())
     };
-    // The body may wait for the client's window like any other answer.
+    // Like any other answer, the body of a refusal may wait for the client's window.
     let waiting = open.activity.wait_anyway(body.held_bytes());
     let body = AnswerBody::new(body, open, waiting);
     response.body(body).expect("a refusal has only valid header values")

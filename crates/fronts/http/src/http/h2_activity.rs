@@ -1,4 +1,5 @@
-//! What happens on a connection of HTTP/2: its open streams, and answers that wait for its client.
+//! The activity on an HTTP/2 connection: its open streams, and the answers that wait for its
+//! client.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -18,26 +19,28 @@ use super::logged::Logged;
 use crate::added::Added;
 use crate::ids::now_ns;
 
-/// Bytes of answers that wait for one client to take them: as much as all its streams hold if each
-/// waits with a short answer. A further answer becomes a 503.
+/// The most answer bytes that may wait for one client. All streams of a client together hold this
+/// much if each waits with a short answer. At the limit, a further answer becomes a 503.
 const UNSENT_BYTES_MAX: usize = 8 << 20;
-/// The same for all HTTP/2 clients together. Beyond half of it, a client that takes nothing between
-/// two checks is disconnected; otherwise it has the front's `write_timeout`.
+/// The most answer bytes that may wait for all HTTP/2 clients together. If more than half of this
+/// is in use, a client that takes nothing between two checks is disconnected. Otherwise a client
+/// has the front's `write_timeout`.
 pub(super) const UNSENT_BYTES_TOTAL_MAX: usize = 64 << 20;
 
-/// The activity of a connection: its open streams, and the answers that its client has not taken.
+/// The activity of a connection: its open streams, and the answers that its client has not yet
+/// taken.
 pub(super) struct Activity {
-    /// The number of open streams, and when the last one ended.
+    /// The number of open streams, and the time at which a stream last ended.
     open: AtomicU64,
     last_ns: AtomicU64,
-    /// The connection's place among all.
+    /// The connection's place among all connections.
     pub(super) seat: Arc<Seat<IpAddr>>,
     /// The number of open streams whose invocation has begun.
     pub(super) accepted: AtomicU64,
-    /// Requests since the last invocation; `useless` is notified when there are too many.
+    /// The number of requests since the last invocation. `useless` is notified when it is too high.
     pub(super) refusals: AtomicU32,
     pub(super) useless: Notify,
-    /// Bytes of answers that wait to be sent, here and on all connections.
+    /// Answer bytes that wait to be sent, on this connection and on all connections.
     unsent: AtomicUsize,
     pub(super) unsent_total: Unsent,
     /// Increases whenever a part of an answer is sent.
@@ -46,7 +49,7 @@ pub(super) struct Activity {
     pub(super) streamed: Mutex<Vec<Weak<Streamed>>>,
 }
 
-/// How long a client has taken nothing of the bytes that wait for it, measured at each check.
+/// How long a client has taken none of the bytes that wait for it. Updated at each check.
 #[derive(Default)]
 pub(super) struct Progress {
     sent: u64,
@@ -104,7 +107,8 @@ impl Activity {
         }
     }
 
-    /// Counts bytes of an answer until they are sent or given up. Returns `None` if too many wait.
+    /// Counts bytes of an answer until they are sent or dropped. Returns `None` if too many bytes
+    /// wait.
     pub(super) fn wait(self: &Arc<Self>, bytes: usize) -> Option<Waiting> {
         let waiting = self.wait_anyway(bytes);
         let fits = self.unsent.load(Ordering::Relaxed) <= UNSENT_BYTES_MAX
@@ -112,23 +116,23 @@ impl Activity {
         fits.then_some(waiting)
     }
 
-    /// The same for a piece of an answer that has begun.
+    /// Counts bytes of an answer that has already begun, even if too many bytes wait.
     pub(super) fn wait_anyway(self: &Arc<Self>, bytes: usize) -> Waiting {
         self.unsent.fetch_add(bytes, Ordering::Relaxed);
         self.unsent_total.fetch_add(bytes, Ordering::Relaxed);
         Waiting { activity: self.clone(), bytes }
     }
 
-    /// Updates the count of the bytes that functions have sent and hyper has not taken: hyper takes
-    /// nothing of an answer for which its client opens no window.
+    /// Updates the count of bytes that functions have sent but hyper has not taken. hyper takes
+    /// nothing of an answer while the client's window for it is closed.
     pub(super) fn count_held(&self) {
         for one in self.streamed.lock().iter().filter_map(Weak::upgrade) {
             one.count_held();
         }
     }
 
-    /// Gives up streamed answers whose client takes nothing of them, even if it takes others,
-    /// because each one holds an instance.
+    /// Drops each streamed answer of which the client takes nothing, even if the client takes other
+    /// answers, because each streamed answer occupies an instance.
     pub(super) fn drop_stalled(&self, write_timeout: Duration) {
         let mut streamed = self.streamed.lock();
         if streamed.is_empty() {
@@ -147,22 +151,23 @@ impl Activity {
     }
 }
 
-/// A stream that is being served, until its answer was taken or given up.
+/// A stream that is being served. It exists until its answer is taken or dropped.
 pub(super) struct OpenStream {
     pub(super) activity: Arc<Activity>,
-    /// Whether its invocation has begun.
+    /// Whether the stream's invocation has begun.
     accepted: bool,
-    /// Fields that its answer has in addition.
+    /// Fields that the front adds to the answer.
     pub(super) added: Added,
-    /// The rest of its request's body, for which the end of the answer waits.
+    /// The rest of the request's body. The end of the answer waits for it.
     pub(super) unread: Unread,
-    /// What the access log will say about it.
+    /// What the access log will say about the request.
     pub(super) logged: Logged,
     _place: Share<IpAddr>,
 }
 
 impl OpenStream {
-    /// Notes that its invocation begins. With `false`, none may begin, because the connection ends.
+    /// Notes that the stream's invocation begins. `false` means that it must not begin, because the
+    /// connection is ending.
     pub(super) fn accept(&mut self) -> bool {
         if std::mem::replace(&mut self.accepted, true) {
             return true;
@@ -183,7 +188,7 @@ impl Drop for OpenStream {
     }
 }
 
-/// Bytes of an answer that are counted until this is dropped.
+/// Answer bytes that are counted until this is dropped.
 pub(super) struct Waiting {
     pub(super) activity: Arc<Activity>,
     bytes: usize,
@@ -196,7 +201,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A piece of an answer that is being sent: hyper and h2 hold it until it is sent.
+/// A piece of an answer. hyper and h2 hold it until it is sent.
 pub(super) struct Piece {
     pub(super) bytes: Bytes,
     pub(super) waiting: Option<Waiting>,
@@ -218,12 +223,12 @@ impl Buf for Piece {
 }
 
 pub(super) struct Streamed {
-    /// A leaf lock, held for one poll of the function's answer.
+    /// Locked for one poll of the function's answer. No other lock is taken while it is held.
     pub(super) body: Mutex<Option<Body>>,
-    /// When a piece was handed over that has not been sent since; 0 while the function has to send
-    /// the next one.
+    /// When hyper received a piece that it has not yet sent. 0 while the next piece has to come
+    /// from the function.
     pub(super) given_ns: AtomicU64,
-    /// Bytes that the function has sent and hyper has not taken, as last counted.
+    /// The last count of the bytes that the function has sent but hyper has not taken.
     pub(super) held: Mutex<Waiting>,
 }
 

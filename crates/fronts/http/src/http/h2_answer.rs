@@ -1,4 +1,4 @@
-//! Answers over HTTP/2 as hyper sends them.
+//! HTTP/2 answers in the form that hyper sends.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use super::h2_activity::{OpenStream, Piece, Streamed, Waiting};
 use super::h2_body::fields_of;
 use crate::ids::now_ns;
 
-/// An answer body for hyper; the stream counts as open until it is dropped.
+/// An answer body for hyper. The stream counts as open until the body is dropped.
 pub(super) struct AnswerBody {
     body: Answer,
-    /// Counts a whole answer; for a streamed one it gives access to the connection's counters for
-    /// the pieces.
+    /// Counts the bytes of a whole answer. For a streamed answer, it only gives access to the
+    /// connection's counters, and the pieces count themselves.
     waiting: Option<Waiting>,
     open: Option<OpenStream>,
     state: State,
-    /// How long the end may wait for the rest of the request's body; made when it first waits.
+    /// How long the end of the answer may wait for the rest of the request's body. Created at the
+    /// first wait.
     timeout: Option<Pin<Box<Sleep>>>,
 }
 
-/// How far an answer is.
+/// How much of an answer has been handed to hyper.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     /// There may be further pieces.
@@ -40,10 +41,10 @@ enum State {
 }
 
 enum Answer {
-    /// An empty body, or one piece.
+    /// An empty body or a body of one piece.
     Short(Body),
-    /// Pieces as the function sends them. The connection shares them, and gives them up if the
-    /// client takes nothing.
+    /// Pieces in the order in which the function sends them. The connection shares the body and
+    /// drops it if the client takes nothing.
     Streamed(Arc<Streamed>, Option<u64>),
 }
 
@@ -58,7 +59,7 @@ impl AnswerBody {
                 let streamed = Arc::new(Streamed { body, given_ns, held });
                 streamed.count_held();
                 let mut all = open.activity.streamed.lock();
-                // Ended answers are removed before the list grows.
+                // Entries of ended answers are removed before the list grows.
                 if all.len() == all.capacity() {
                     all.retain(|one| one.strong_count() > 0);
                 }
@@ -70,7 +71,7 @@ impl AnswerBody {
         Self { body, waiting: Some(waiting), open: Some(open), state: State::Pieces, timeout: None }
     }
 
-    /// Nothing, of a stream that counts as closed.
+    /// An empty body for a stream that already counts as closed.
     pub(super) fn empty() -> Self {
         let body = Answer::Short(Body::Empty);
         Self { body, waiting: None, open: None, state: State::Over, timeout: None }
@@ -82,7 +83,7 @@ impl AnswerBody {
         open.as_ref().map_or(Poll::Ready(()), |open| open.unread.poll_rest(timeout, cx))
     }
 
-    /// The fields behind the last piece.
+    /// The trailer fields, which follow the last piece.
     fn trailers(&mut self) -> HeaderMap {
         match &mut self.body {
             Answer::Short(_) => HeaderMap::new(),
@@ -103,7 +104,7 @@ impl AnswerBody {
             Answer::Streamed(streamed, _) => streamed,
         };
         let mut body = streamed.body.lock();
-        // It was given up meanwhile: the stream is reset.
+        // The connection has dropped the answer meanwhile, so the stream is reset.
         let Some(body) = body.as_mut() else {
             return Poll::Ready(Some(Err(BodyError::Incomplete)));
         };

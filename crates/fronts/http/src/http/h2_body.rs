@@ -1,4 +1,4 @@
-//! Bodies of HTTP/2 requests as hyper receives them, and trailer fields in both directions.
+//! HTTP/2 request bodies in the form that hyper provides, and trailer fields in both directions.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,31 +20,31 @@ use super::route::LINGER_BYTES_MAX;
 /// How long the end of an answer may wait for the rest of its request's body.
 const REST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where a request's body goes when nobody reads it any more, so that its answer can wait for the
-/// rest of it.
+/// Receives a request's body when nothing reads the body any more, so that the answer can wait for
+/// the rest of the body.
 ///
-/// Without the rest, the stream is reset after the answer, with NO_ERROR (RFC 9113, 8.1). That is
-/// correct, but some clients (curl 7.88, which Debian 12 has) then lose the answer. Only a short body
-/// is waited for: who sends a long one, or does not say its length, may wait for the end of the answer
-/// first.
+/// If the rest were not read, the stream would be reset with NO_ERROR after the answer (RFC 9113,
+/// 8.1). That is correct, but some clients (curl 7.88, part of Debian 12) then lose the answer. The
+/// answer waits only for a short body. A client that sends a long body or does not declare its
+/// length may itself wait for the end of the answer first.
 #[derive(Clone, Default)]
 pub(super) struct Unread(Option<Arc<Mutex<Rest>>>);
 
 #[derive(Default)]
 enum Rest {
-    /// Somebody may still read it.
+    /// The body may still be read.
     #[default]
     Held,
-    /// The same, and somebody waits for it.
+    /// The body may still be read, and the answer waits for its end.
     Awaited(Waker),
-    /// Nobody reads it any more.
+    /// Nothing reads the body any more.
     Left(Incoming),
-    /// There is none.
+    /// The body has ended, or the answer does not wait for it.
     Over,
 }
 
 impl Unread {
-    /// Whether there may be a rest.
+    /// Whether there may be a rest of the body to wait for.
     pub(super) fn is_open(&self) -> bool {
         self.0.as_ref().is_some_and(|rest| !matches!(*rest.lock(), Rest::Over))
     }
@@ -57,8 +57,8 @@ impl Unread {
         }
     }
 
-    /// Waits until nothing is left, or too much time has passed. `timeout` is used from the first call
-    /// on.
+    /// Waits until the body has ended or too much time has passed. The first call that has to wait
+    /// sets `timeout`.
     pub(super) fn poll_rest(
         &self,
         timeout: &mut Option<Pin<Box<Sleep>>>,
@@ -84,9 +84,9 @@ impl Unread {
     }
 }
 
-/// A request body as it arrives. Once it is dropped, its answer can wait for the rest.
+/// A request body as it arrives. When it is dropped, the answer can still wait for the rest.
 pub(super) struct Arriving {
-    /// `None` only while this is dropped.
+    /// `None` only while this value is being dropped.
     incoming: Option<Incoming>,
     unread: Unread,
 }
@@ -100,7 +100,7 @@ impl Arriving {
         Self { incoming: Some(incoming), unread }
     }
 
-    /// Where the rest of it goes.
+    /// The place that receives the rest of the body.
     pub(super) fn unread(&self) -> Unread {
         self.unread.clone()
     }
@@ -109,17 +109,17 @@ impl Arriving {
         Pin::new(self.incoming.as_mut().expect("it is there until this is dropped"))
     }
 
-    /// Whether all of it has been read.
+    /// Whether the whole body has been read.
     pub(super) fn is_over(&self) -> bool {
         self.incoming.as_ref().is_none_or(hyper::body::Body::is_end_stream)
     }
 
-    /// Tells an answer that waits that all of it has been read.
+    /// Tells a waiting answer that the whole body has been read.
     fn end(&self) {
         self.unread.replace(Rest::Over);
     }
 
-    /// Its length, if the client has declared it.
+    /// The length of the body, if the client has declared it.
     pub(super) fn length(&self) -> Option<u64> {
         self.incoming.as_ref().and_then(|incoming| hyper::body::Body::size_hint(incoming).exact())
     }
@@ -133,7 +133,7 @@ impl Drop for Arriving {
     }
 }
 
-/// A request body with the function's limit and a limit on silence.
+/// A request body that enforces the function's length limit and a limit on silence.
 pub(super) struct StreamBody {
     body: Arriving,
     limit: u64,
@@ -195,7 +195,7 @@ impl BodySource for StreamBody {
     }
 }
 
-/// Trailer fields as a header block, without those that frame a message.
+/// Trailer fields as a header block, except those that frame a message.
 fn block_of(fields: &HeaderMap) -> Bytes {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -206,7 +206,7 @@ fn block_of(fields: &HeaderMap) -> Bytes {
     block.into()
 }
 
-/// The fields of a header block as HTTP/2 sends them. Fields that are not valid are left out.
+/// The fields of a header block in the form that HTTP/2 sends. Invalid fields are left out.
 pub(super) fn fields_of(block: &[u8]) -> HeaderMap {
     let valid = headers(block).filter(|(name, _)| !answer::is_framing(name));
     valid

@@ -1,5 +1,5 @@
-//! The socket under an HTTP/2 connection, with limits on the frames that its client may send in a
-//! turn and in a second.
+//! The socket under an HTTP/2 connection. It limits the frames that the client may send in one turn
+//! and in one second.
 
 use std::future::Future;
 use std::io;
@@ -15,11 +15,11 @@ use tokio::sync::oneshot;
 use super::socket::Socket;
 use crate::ids::now_ns;
 
-/// A socket from which some bytes were read before. It counts the frames on it, lets other tasks
-/// run between them, and ends the connection of a client that floods it.
+/// A socket from which some bytes have already been read. It counts the frames on the socket, lets
+/// other tasks run between them, and ends the connection if the client floods it.
 pub(super) struct Metered {
     read: Bytes,
-    /// `None` after the last frame was sent to the client.
+    /// `None` after the last frame has been sent to the client.
     stream: Option<Socket>,
     meter: FrameMeter,
     turn: Turn,
@@ -27,8 +27,8 @@ pub(super) struct Metered {
 }
 
 impl Metered {
-    /// Makes the socket, and the channel that returns the stream after the last frame was sent: at
-    /// an orderly end, or because the client floods it.
+    /// Makes the socket, and a channel that returns the stream after the last frame has been sent.
+    /// The last frame is sent at an orderly end or because the client floods the connection.
     pub(super) fn new(read: Bytes, stream: Socket) -> (Self, oneshot::Receiver<Socket>) {
         let (sender, receiver) = oneshot::channel();
         let meter = FrameMeter::new(now_ns());
@@ -57,7 +57,7 @@ impl Metered {
                 if self.meter.may_say_calm()
                     && let Some(stream) = &self.stream
                 {
-                    // The write does not wait for a client that takes nothing.
+                    // This write does not wait for a client that does not read.
                     let _ = stream.try_write(&CALM);
                 }
                 self.give_back();
@@ -75,7 +75,8 @@ impl AsyncRead for Metered {
     ) -> Poll<io::Result<()>> {
         if self.turn.is_over() {
             self.turn = Turn::new();
-            // It never resolves at once; the runtime wakes this task when the others have run.
+            // This future is never ready at its first poll. The runtime wakes this task after other
+            // tasks have run.
             let _ = pin!(tokio::task::yield_now()).poll(cx);
             return Poll::Pending;
         }

@@ -1,9 +1,10 @@
 //! Reads HTTP/1.1 request heads strictly (RFC 9112).
 //!
-//! One parse gives one canonical request: everything that a lenient server could read in two ways
-//! is refused, with an answer that names the line and the rule. Nothing is forwarded in its raw
-//! form: header fields are copied into the invocation's own layout, framing fields are interpreted
-//! here and dropped. Pure, so that every rule is a row in a table test and the whole is fuzzed.
+//! Parsing gives one canonical request. A head that a lenient server could read in two ways is
+//! refused, and the answer names the line and the rule. Nothing is forwarded in its raw form.
+//! Header fields are copied into the invocation's layout, and framing fields are interpreted here
+//! and dropped. The module is pure, so every rule can be a row in a table test, and the parser is
+//! fuzzed as a whole.
 
 use mote_core::invocation::{Head, HeadBuilder};
 use mote_spec::fields::is_set_by_node;
@@ -13,9 +14,9 @@ use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::refusal::{Refusal, shown};
 
 pub const FIELDS_MAX: usize = 100;
-/// Bytes of all header lines at most.
+/// The most bytes of all header lines together.
 pub const FIELDS_BYTES_MAX: usize = 32 << 10;
-/// Bytes of a whole head at most: method, target, version and fields.
+/// The most bytes of a whole head: method, target, version and fields.
 pub const HEAD_BYTES_MAX: usize = TARGET_BYTES_MAX + FIELDS_BYTES_MAX + 64;
 const METHOD_BYTES_MAX: usize = 24;
 
@@ -23,7 +24,7 @@ const METHOD_BYTES_MAX: usize = 24;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
     None,
-    /// This many bytes.
+    /// The body has this many bytes.
     Length(u64),
     /// Chunked transfer coding.
     Chunked,
@@ -35,9 +36,9 @@ pub struct RequestHead {
     pub name: String,
     /// Method, path below the name, query and header fields.
     pub head: Head,
-    /// Whether its path is a single segment, without a `/` behind it.
+    /// Whether the path is a single segment without a trailing `/`.
     pub is_bare: bool,
-    /// How its body is delimited.
+    /// How the body is delimited.
     pub framing: Framing,
     /// Whether another request may follow on the connection.
     pub keep_alive: bool,
@@ -47,18 +48,20 @@ pub struct RequestHead {
     pub expects_continue: bool,
     /// The client asked for another protocol.
     pub wants_upgrade: bool,
-    /// That protocol is WebSocket, and the request is one that can become it (RFC 6455, 4.1).
+    /// The client asked for WebSocket, and the request fulfils the conditions for it (RFC 6455,
+    /// 4.1).
     pub wants_websocket: bool,
 }
 
-/// Finds the end of the head in `buffer`, examining only bytes from `scanned` on. Returns its
-/// length, or `None` if more bytes are needed, or the refusal of a head that is already too long.
+/// Finds the end of the head in `buffer`, examining only bytes from `scanned` on. Returns the
+/// head's length, or `None` if more bytes are needed. Fails if the head is already too long.
 pub fn find_end(buffer: &[u8], scanned: usize) -> Result<Option<usize>, Refusal> {
     let from = scanned.saturating_sub(3);
     for at in memchr::memchr_iter(b'\n', &buffer[from..]) {
         let at = from + at;
         let line = &buffer[..at];
-        // `parse` refuses a line that ends in a bare LF, at once and with its number.
+        // `parse` refuses a line that ends in a bare LF and names its number, so the end of the
+        // head is not awaited.
         if !line.ends_with(b"\r") {
             return Ok(Some(at + 1));
         }
@@ -77,7 +80,7 @@ pub fn find_end(buffer: &[u8], scanned: usize) -> Result<Option<usize>, Refusal>
     Ok(None)
 }
 
-/// Reads one complete head: `bytes` ends with the empty line (see [`find_end`]).
+/// Reads one complete head. `bytes` must end with the empty line (see [`find_end`]).
 pub fn parse(bytes: &[u8]) -> Result<RequestHead, Refusal> {
     let mut lines = Lines { rest: bytes, number: 0 };
     let request_line = lines.next_line()?;
@@ -120,7 +123,7 @@ pub fn parse(bytes: &[u8]) -> Result<RequestHead, Refusal> {
     if has_twins(&names) { Err(twins()) } else { Ok(head) }
 }
 
-/// The head without the lines of fields that are [shadowed](is_shadowed).
+/// Copies the head without the lines of [shadowed](is_shadowed) fields.
 fn without_shadowed(head: &[u8], names: &[&[u8]]) -> Vec<u8> {
     let lines = head.split_inclusive(|byte| *byte == b'\n').enumerate();
     let is_kept = |(number, line): &(usize, &[u8])| {
@@ -130,7 +133,7 @@ fn without_shadowed(head: &[u8], names: &[&[u8]]) -> Vec<u8> {
     lines.filter(is_kept).flat_map(|(_, line)| line).copied().collect()
 }
 
-/// The names of fields that were found valid.
+/// The names of the fields. The lines must already be valid.
 fn names(field_lines: &[u8]) -> Vec<&[u8]> {
     let lines = field_lines.split(|byte| *byte == b'\n');
     lines.filter_map(|line| Some(&line[..memchr::memchr(b':', line)?])).collect()
@@ -138,7 +141,7 @@ fn names(field_lines: &[u8]) -> Vec<&[u8]> {
 
 struct Lines<'a> {
     rest: &'a [u8],
-    /// Number of the line that was last returned; the request line is 0, the first field 1.
+    /// The number of the line that was last returned. The request line is 0, the first field 1.
     number: usize,
 }
 
@@ -164,7 +167,7 @@ impl<'a> Lines<'a> {
 fn request_line_parts(line: &[u8]) -> Result<(&[u8], &[u8], bool), Refusal> {
     let malformed = || Refusal::new(400, "M1007", "request line is not METHOD TARGET HTTP/1.1");
     let first = memchr::memchr(b' ', line).ok_or_else(|| {
-        // A single word is HTTP/0.9 only if nothing follows it.
+        // A single word is a request of HTTP/0.9 only if nothing follows it.
         Refusal::new(505, "M1023", "HTTP/1.0, 1.1 or 2 only")
     })?;
     let method = &line[..first];
@@ -215,7 +218,7 @@ fn absolute_form(target: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     Ok((host, if origin.is_empty() { b"/" } else { origin }))
 }
 
-/// Header fields as they are collected.
+/// The header fields collected so far.
 struct Fields<'a> {
     builder: HeadBuilder,
     count: usize,
@@ -226,13 +229,13 @@ struct Fields<'a> {
     keep_alive: bool,
     expects_continue: bool,
     upgrade: bool,
-    /// The only value of `Upgrade` is `websocket`.
+    /// `Upgrade` has exactly one value, which is `websocket`.
     websocket: bool,
     /// `Connection` names `upgrade`.
     connection_upgrade: bool,
-    /// Further fields that `Connection` names.
+    /// Other fields that `Connection` names.
     named: Vec<&'a [u8]>,
-    /// Whether any name has a `_`.
+    /// Whether any name contains a `_`.
     underscored: bool,
 }
 
@@ -282,11 +285,11 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    /// Reads fields that concern the connection or the framing; returns whether the field is passed
-    /// on to the function.
+    /// Reads a field that concerns the connection or the framing. Returns whether the field is
+    /// passed on to the function.
     fn framing(&mut self, name: &[u8], value: &'a [u8]) -> Result<bool, Refusal> {
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-        // The length is checked first, because most fields have other names.
+        // The length is compared first, because it rules out most fields quickly.
         match name.len() {
             4 if is("host") && self.host.replace(value).is_some() => return Err(one_host()),
             14 if is("content-length") => {
@@ -322,7 +325,8 @@ impl<'a> Fields<'a> {
                 self.upgrade = true;
                 return Ok(false);
             }
-            // Programs that receive fields as variables would take it for their own HTTP_PROXY.
+            // Programs that receive fields as environment variables would take this field for their
+            // own HTTP_PROXY.
             5 if is("proxy") => return Ok(false),
             _ => {}
         }
@@ -395,7 +399,7 @@ impl<'a> Fields<'a> {
             name: String::from_utf8(name.to_vec())
                 .map_err(|_| Refusal::new(400, "M1026", "path is not in normal form"))?,
             head,
-            // The caller knows the target.
+            // The caller sets this, because it knows the target.
             is_bare: false,
             framing,
             keep_alive: !self.close && (!http10 || self.keep_alive),
@@ -406,7 +410,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A byte of a name as CGI and its successors read names.
+/// Maps a byte of a name the way CGI and its successors read names: in lower case, and `_` like
+/// `-`.
 fn dashed(byte: &u8) -> u8 {
     match byte.to_ascii_lowercase() {
         b'_' => b'-',
@@ -414,8 +419,8 @@ fn dashed(byte: &u8) -> u8 {
     }
 }
 
-/// Whether a name with a `_` would pass for another one that has dashes only, and which a proxy may
-/// have set. Such a field is left out.
+/// Whether a name with a `_` could be confused with another field's name that has only dashes. A
+/// proxy may have set that other field, so the field with the `_` is left out.
 pub(crate) fn is_shadowed(name: &[u8], names: &[&[u8]]) -> bool {
     name.contains(&b'_')
         && names.iter().any(|other| {
@@ -423,7 +428,7 @@ pub(crate) fn is_shadowed(name: &[u8], names: &[&[u8]]) -> bool {
         })
 }
 
-/// Whether two names differ but are equal once every `_` is a `-`.
+/// Whether two different names become equal when every `_` is replaced by `-`.
 pub(crate) fn has_twins(names: &[&[u8]]) -> bool {
     names.iter().filter(|name| name.contains(&b'_')).any(|underscored| {
         names.iter().any(|name| {
@@ -498,7 +503,7 @@ fn is_port(port: &[u8]) -> bool {
     port.len() <= 5 && port.iter().all(u8::is_ascii_digit)
 }
 
-/// Bytes of a token (RFC 9110, 5.6.2).
+/// Whether a byte may be part of a token (RFC 9110, 5.6.2).
 pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
@@ -550,10 +555,10 @@ fn fields_too_long() -> Refusal {
     Refusal::new(431, "M1017", "headers: 100 fields, 32 KiB at most")
 }
 
-/// The answer for a name that no function has.
+/// The answer for a name without a function.
 pub(crate) fn no_such_function(name: &str) -> Refusal {
     if name.is_empty() {
-        // Strangers read this text, so it names no function.
+        // Anyone may read this text, so it does not list functions.
         let text = "this is mote, which runs functions; each function answers at /NAME";
         return Refusal::new(404, "M0501", text);
     }

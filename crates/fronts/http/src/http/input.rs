@@ -1,8 +1,9 @@
-//! The reading side of a connection: bytes that are not served yet, and the time limit for more.
+//! The reading side of a connection: received bytes that are not served yet, and the time limit for
+//! further bytes.
 //!
-//! An idle connection holds no buffer: bytes are read into one scratch buffer per thread and only
-//! copied if necessary. There is one timer per connection; moving its deadline costs nothing until
-//! it fires.
+//! An idle connection holds no buffer. Each thread reads bytes into one scratch buffer, and they
+//! are copied only if necessary. Each connection has one timer, and moving its deadline costs
+//! nothing until the timer fires.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -21,11 +22,12 @@ use super::head::{self, RequestHead};
 use super::socket::Reader;
 use crate::refusal::Refusal;
 
-/// Bytes read at once.
+/// The number of bytes read at once.
 const SCRATCH_BYTES: usize = 64 << 10;
-/// How long an answer may be silent for a client that has ended its side in the middle of it.
+/// How long an answer in progress may be silent after its client has ended its side of the
+/// connection.
 const SILENCE_AFTER_END: Duration = Duration::from_secs(3);
-/// Bytes of following requests kept while one is served.
+/// The most bytes of following requests that are kept while one request is served.
 const AHEAD_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
@@ -36,39 +38,40 @@ thread_local! {
 pub(crate) enum ReadEnd {
     /// The connection failed.
     Gone,
-    /// The client sends nothing more. It may still read.
+    /// The client sends nothing more, but may still read.
     Ended,
     /// The phase took too long.
     TimedOut,
-    /// The node is stopping, and the connection is idle or its grace period has passed.
+    /// The node is stopping, and either the connection is idle or its grace period has passed.
     Stopping,
 }
 
-/// The reading side: bytes that are not served yet, and the timer of the current phase.
+/// The reading side: received bytes that are not served yet, and the timer of the current phase.
 pub(crate) struct Input {
     pub(crate) bytes: BytesMut,
     timer: Pin<Box<Sleep>>,
     deadline: Instant,
     stopped: Stopped,
-    /// A request is arriving and no invocation has begun for it, so a stopping node gives it up
-    /// `arrival_grace` later, at `arrive_by`.
+    /// Whether a request is arriving whose invocation has not begun. A stopping node gives such a
+    /// request up after `arrival_grace`, at `arrive_by`.
     pub(crate) arriving: bool,
     arrival_grace: Duration,
     pub(crate) arrive_by: Option<Instant>,
-    /// A stopping node closes the connection if no request begins `last_request_grace` later, at
-    /// `begin_by`.
+    /// A stopping node closes the connection if no request begins within `last_request_grace`, that
+    /// is, by `begin_by`.
     last_request_grace: Duration,
     begin_by: Option<Instant>,
-    /// How much this connection may still do before it lets others run.
+    /// How much work this connection may still do before other tasks run.
     turn: Turn,
-    /// The client ended its side of the connection before its answer began, to wait for that.
+    /// Whether the client ended its side of the connection before its answer began. Such a client
+    /// usually waits for the answer.
     waits_for_answer: bool,
-    /// Requests since the last invocation; see [`super::REFUSALS_IN_A_ROW_MAX`].
+    /// The number of requests since the last invocation; see [`super::REFUSALS_IN_A_ROW_MAX`].
     pub(crate) refusals: u32,
 }
 
 impl Input {
-    /// An input from which nothing was read yet; the first head may take `head_timeout`.
+    /// A new input from which nothing has been read. The first head may take `head_timeout`.
     pub(crate) fn new(config: &Config, stopped: Stopped) -> Self {
         Self {
             bytes: BytesMut::new(),
@@ -86,9 +89,9 @@ impl Input {
         }
     }
 
-    /// Charges the handled work, and lets others run when the turn is over. Otherwise a client that
-    /// sends faster than it is served would keep the thread, because none of the awaits on its path
-    /// has to wait.
+    /// Charges the work done, and lets other tasks run when the turn is over. Without this, a
+    /// client that sends faster than it is served would keep the thread, because no await on its
+    /// path would ever have to wait.
     pub(crate) async fn charge(&mut self, items: u32, bytes: usize) {
         self.turn.charge(items, bytes);
         if self.turn.is_over() {
@@ -103,7 +106,7 @@ impl Input {
         self.deadline = by.map_or(deadline, |by| by.min(deadline));
     }
 
-    /// Reads more. Ends early if the phase is over.
+    /// Reads more bytes. Ends early if the phase is over.
     pub(crate) async fn fill(&mut self, socket: &mut Reader<'_>) -> Result<(), ReadEnd> {
         std::future::poll_fn(|cx| {
             if let Poll::Ready(result) = poll_read(&mut self.bytes, socket, cx) {
@@ -114,8 +117,9 @@ impl Input {
         .await
     }
 
-    /// The first bytes of a request. A head that arrives whole, as nearly all do, is parsed in the
-    /// scratch buffer and never copied. Otherwise the bytes are kept and `None` is returned.
+    /// Reads the first bytes of a request. A head that arrives in one piece, as nearly all do, is
+    /// parsed in the scratch buffer and never copied. Otherwise the bytes are kept and the result
+    /// is `None`.
     pub(crate) async fn first(
         &mut self,
         socket: &mut Reader<'_>,
@@ -140,8 +144,8 @@ impl Input {
         .await
     }
 
-    /// Ready when waiting for bytes must end. With `idle`, they would be the first ones of a further
-    /// request.
+    /// Ready when waiting for bytes must end. `idle` means that no byte of the next request has
+    /// arrived.
     fn poll_waiting(&mut self, idle: bool, cx: &mut Context<'_>) -> Poll<ReadEnd> {
         while self.timer.as_mut().poll(cx).is_ready() {
             if Instant::now() >= self.deadline {
@@ -164,8 +168,8 @@ impl Input {
             let by = *self.begin_by.get_or_insert_with(|| Instant::now() + grace);
             self.deadline = self.deadline.min(by);
         }
-        // At worst, the timer fires at its old, earlier time and is moved then. A deadline before
-        // that time must move it now.
+        // If the new deadline is later, the timer fires at its old time and is moved then. If the
+        // new deadline is earlier, the timer must be moved now.
         if self.deadline < self.timer.deadline() {
             let deadline = self.deadline;
             self.timer.as_mut().reset(deadline);
@@ -202,7 +206,7 @@ fn poll_read_with<T>(
     })
 }
 
-/// Waits for `work`; returns `None` if the client sends nothing more, or its connection fails.
+/// Waits for `work`. Returns `None` if the client ends its side first or the connection fails.
 pub(crate) async fn or_ended<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     input: &mut Input,
@@ -217,7 +221,7 @@ pub(crate) async fn or_ended<T>(
     .await
 }
 
-/// Waits for `work`; returns `None` if the client is [`gone`] first.
+/// Waits for `work`. Returns `None` if the client is [`gone`] first.
 pub(crate) async fn or_gone<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     input: &mut Input,
@@ -240,33 +244,34 @@ pub(crate) async fn or_gone<T>(
     }
 }
 
-/// What is under way while a client may go away.
+/// What is in progress while the connection watches for its client to disconnect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Until<'a> {
-    /// An invocation, before any byte of its answer was sent. The client takes interim answers
-    /// unless it is one of HTTP/1.0.
+    /// An invocation of whose answer no byte has been sent. The client accepts interim answers
+    /// unless it uses HTTP/1.0.
     Answered { http10: bool },
-    /// An answer, whose writes find out whether the client is there.
+    /// An answer. Its writes detect whether the client is still connected.
     Written,
-    /// The first, and once this is true, the second.
+    /// `Answered` until the flag is true, then `Written`.
     Either { http10: bool, has_begun: &'a AtomicBool },
 }
 
-/// Resolves when the client has gone. Bytes of following requests are kept, up to a limit.
+/// Resolves when the client has disconnected. Bytes of following requests are kept, up to a limit.
 pub(crate) async fn gone(input: &mut Input, reader: &mut Reader<'_>, until: Until<'_>) {
     let end = std::future::poll_fn(|cx| poll_end(input, reader, cx)).await;
-    // Rare, so that it takes no room in the state of each connection.
+    // This is rare, so the future is boxed to keep the state of each connection small.
     Box::pin(gone_after(end, input, reader, until)).await;
 }
 
-/// Resolves when a client that sends nothing more takes nothing either.
+/// Resolves when a client that has stopped sending does not read any more either.
 ///
-/// The end of what a client sends looks the same whether it has closed the connection or still waits
-/// for the answer (RFC 9112, 9.6). Only writing shows the difference: a connection that was closed
-/// refuses what arrives. An interim answer, which a client of HTTP/1.1 drops (RFC 9110, 15.2), asks
-/// for that before the answer begins.
+/// The end of the client's data looks the same whether the client has closed the connection or
+/// still waits for the answer (RFC 9112, 9.6). Only a write shows the difference, because a closed
+/// connection refuses the bytes. Before the answer begins, this function therefore sends an interim
+/// answer, which an HTTP/1.1 client ignores (RFC 9110, 15.2).
 async fn gone_after(end: ReadEnd, input: &mut Input, reader: &Reader<'_>, until: Until<'_>) {
-    // A client that ends TLS takes nothing more: no known one waits for an answer then.
+    // A client that ends TLS does not read any more. No known client waits for an answer after
+    // that.
     let (ReadEnd::Ended, Some(stream)) = (end, reader.plain()) else { return };
     let (http10, has_begun) = match until {
         Until::Answered { http10 } => (http10, false),
@@ -274,11 +279,11 @@ async fn gone_after(end: ReadEnd, input: &mut Input, reader: &Reader<'_>, until:
         Until::Either { http10, has_begun } => (http10, has_begun.load(Ordering::Relaxed)),
     };
     if !has_begun && !std::mem::replace(&mut input.waits_for_answer, true) && !http10 {
-        // What the kernel does not take at once is lost, and with it only this question.
+        // If the kernel does not take the bytes at once, they are lost, and only this probe fails.
         let _ = stream.try_write(b"HTTP/1.1 100 Continue\r\n\r\n");
     }
     let refused = async {
-        // An error here would be one of this process.
+        // An error here would be an error of this process, not of the client.
         if stream.ready(Interest::ERROR).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -286,12 +291,13 @@ async fn gone_after(end: ReadEnd, input: &mut Input, reader: &Reader<'_>, until:
     if input.waits_for_answer {
         return refused.await;
     }
-    // It has gone in the middle of the answer, as nearly all do that end then; if not, the next write
-    // shows that. An answer may be silent for long.
+    // The client ended its side in the middle of the answer. Nearly all clients that do so have
+    // disconnected. If this one has not, the next write shows it. An answer may be silent for long,
+    // so the wait has a limit.
     let _ = tokio::time::timeout(SILENCE_AFTER_END, refused).await;
 }
 
-/// Ready when the client sends nothing more. Bytes of following requests are kept, up to a limit.
+/// Ready when the client has ended its side. Bytes of following requests are kept, up to a limit.
 fn poll_end(input: &mut Input, reader: &mut Reader<'_>, cx: &mut Context<'_>) -> Poll<ReadEnd> {
     while input.bytes.len() < AHEAD_BYTES_MAX {
         match poll_read(&mut input.bytes, reader, cx) {

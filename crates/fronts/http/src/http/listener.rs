@@ -1,4 +1,4 @@
-//! Accepts connections, bounds their number, and ends them when the node stops.
+//! Accepts connections, limits their number, and ends them when the node stops.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,27 +22,29 @@ use super::proxies::{Proxies, read_header};
 use super::socket::Socket;
 use crate::ids::now_ns;
 
-/// Connections that the kernel completes before the front accepts them; the kernel may reduce this
-/// to its own limit (`net.core.somaxconn`, usually 4096). A client that finds it full is not
-/// refused: it tries again after a whole second. This size holds a burst of reconnecting clients,
-/// which the usual 128 or 1024 does not; an entry uses memory only while it is occupied.
+/// The number of connections that the kernel completes before the front accepts them. The kernel
+/// may reduce this to its own limit (`net.core.somaxconn`, usually 4096). If the backlog is full, a
+/// new client is not refused but tries again after a whole second. This size holds a burst of
+/// reconnecting clients; the usual 128 or 1024 does not. An entry uses memory only while it is
+/// occupied.
 const BACKLOG: u32 = 4096;
-/// Connections that are accepted before others are served; some 10 µs each.
+/// The number of connections accepted in a row before others are served. Accepting one takes some
+/// 10 µs.
 const ACCEPTED_IN_TURN_MAX: usize = 512;
 
-/// The protocol in which an authority asks whose host this is.
+/// The protocol in which a certificate authority checks who controls a host name.
 const CHALLENGE: &[u8] = b"acme-tls/1";
-/// Accepted connections beyond [`Config::connections_max`]: those that were just told to end, and those
-/// of proxies that have not said yet for whom they are.
+/// How many accepted connections may exist beyond [`Config::connections_max`]. They are connections
+/// that were just told to end, and connections of proxies that have not yet named their client.
 const LEAVING_MAX: usize = 64;
 
-/// The answer to a client whose address has too many connections, all of them in use.
+/// The answer to a client whose address has too many connections and none of them is idle.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/problem+json\r\nretry-after: 1\r\ncontent-length: 110\r\n\
     connection: close\r\n\r\n\
     {\"title\":\"Service Unavailable\",\"status\":503,\"code\":\"M1032\",\
     \"detail\":\"too many connections from this address\"}\n";
-/// The answer if all connections are in use.
+/// The answer to a client if no connection at all is idle.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/problem+json\r\nretry-after: 1\r\ncontent-length: 92\r\n\
     connection: close\r\n\r\n\
@@ -54,14 +56,15 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 /// Called once per front, inside the runtime that serves it.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A restarted node must not wait until the kernel forgets connections of the previous one.
+    // Without this, a restarted node would have to wait until the kernel forgets the connections of
+    // the previous process.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Accepts until the stopper stops, and then what the kernel has completed before; returns when the
-/// last connection has ended.
+/// Accepts connections until the stopper stops. Then accepts the connections that the kernel had
+/// completed before, and returns when the last connection has ended.
 pub async fn serve<I: Invoker>(
     listener: TcpListener,
     invoker: I,
@@ -74,7 +77,8 @@ pub async fn serve<I: Invoker>(
     let bounds = config.bounds.clone().unwrap_or_else(|| Bounds::new(&config));
     let Bounds { connections, unsent, streams, gathering, websockets, handshakes } = bounds;
     let helpers = config.helpers.clone();
-    // This runtime, and then each helper, with a reference for each connection that it serves.
+    // One entry for this runtime, followed by one for each helper. Each connection holds a
+    // reference to the entry of the runtime that serves it.
     let threads: Vec<Arc<()>> = (0..=helpers.len()).map(|_| Arc::default()).collect();
     let front = Arc::new(HttpFront {
         invoker,
@@ -89,7 +93,7 @@ pub async fn serve<I: Invoker>(
         noted_ns: AtomicU64::new(0),
     });
     let begin = |stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit| {
-        // A connection of a proxy counts for the client that its header names.
+        // A connection of such a proxy counts for the client that its header names.
         let is_named = front.config.proxies.as_ref().is_some_and(|one| one.sends_header(peer.ip()));
         let mut seat = None;
         if !is_named {
@@ -98,8 +102,8 @@ pub async fn serve<I: Invoker>(
                 None => return,
             }
         }
-        // Among equals the first one is chosen, so that a lone client is served where the first
-        // instance is.
+        // Of several runtimes with the fewest connections, the first is chosen, so that a lone
+        // client is served on the runtime of the first instance.
         let all = 0..threads.len();
         let thread = all.min_by_key(|at| Arc::strong_count(&threads[*at])).unwrap_or(0);
         let place = (place, threads[thread].clone());
@@ -111,7 +115,8 @@ pub async fn serve<I: Invoker>(
                     drop(place);
                 });
             }
-            // The runtime that serves the connection must receive its events.
+            // The socket is registered again, because the runtime that serves the connection must
+            // receive its events.
             Some(helper) => {
                 helper.spawn(async move {
                     match stream.into_std().and_then(TcpStream::from_std) {
@@ -126,9 +131,10 @@ pub async fn serve<I: Invoker>(
     let mut stopped = front.stopper.stopped();
     let mut accepted_in_turn = 0;
     loop {
-        // A burst of new clients must not delay the requests of the others for long. With a small
-        // fixed number, new clients of a slow machine would wait for seconds, because those that are
-        // served send their next request at once.
+        // A burst of new clients must not delay the requests of other clients for long. The limit
+        // grows with the number of open connections. With a small fixed limit, new clients of a
+        // slow machine would wait for seconds, because served clients send their next request at
+        // once.
         let open = places_max - places.available_permits();
         if accepted_in_turn >= (open / 2).clamp(TURN_ITEMS_MAX as usize, ACCEPTED_IN_TURN_MAX) {
             accepted_in_turn = 0;
@@ -148,9 +154,10 @@ pub async fn serve<I: Invoker>(
         };
         begin(stream, peer, place);
     }
-    // The kernel resets the connections that still wait when the listener is closed, though their
-    // clients may have sent a request. The runtime may not have been told of them, so the listener is
-    // asked itself. New clients must not keep the node from stopping.
+    // When the listener is closed, the kernel resets the connections that still wait, even if their
+    // clients have already sent a request. The runtime may not have been notified of these
+    // connections, so the listener is asked directly. The loop has a limit, because new clients
+    // must not keep the node from stopping.
     let listener = listener.into_std()?;
     for _ in 0..BACKLOG {
         let Ok(place) = places.clone().try_acquire_owned() else { break };
@@ -168,11 +175,12 @@ pub async fn serve<I: Invoker>(
     Ok(())
 }
 
-/// The pause between two lines in the log about connections that ended for others.
+/// The shortest time between two log lines about connections ended to make room for others.
 const NOTE_PAUSE_NS: u64 = 60_000_000_000;
 
 impl<I: Invoker> HttpFront<I> {
-    /// Notes that a connection had to end for others. One line a minute tells the operator.
+    /// Logs that a connection had to end to make room for another. At most one line a minute tells
+    /// the operator.
     fn note_ended(&self, address: IpAddr) {
         let now = now_ns();
         let last = self.noted_ns.load(Ordering::Relaxed);
@@ -191,8 +199,8 @@ impl<I: Invoker> HttpFront<I> {
         }
     }
 
-    /// A seat for a connection of `owner`'s address. Without one, its client is told why if that needs
-    /// no waiting, and the connection has to be closed.
+    /// Takes a seat for a connection from `address`. If there is none, the client is told why,
+    /// provided that this needs no waiting, and the connection has to be closed.
     fn sit(&self, stream: &TcpStream, address: IpAddr) -> Option<Arc<Seat<IpAddr>>> {
         match self.connections.take(address_owner(address)) {
             Ok(seat) => Some(Arc::new(seat)),
@@ -206,7 +214,7 @@ impl<I: Invoker> HttpFront<I> {
     }
 }
 
-/// Serves one connection to its end, or until its seat is given to another one.
+/// Serves one connection until it ends or its seat is given to another connection.
 async fn handle<I: Invoker>(
     mut stream: TcpStream,
     peer: IpAddr,
@@ -234,7 +242,8 @@ async fn handle<I: Invoker>(
     }
     let Some(seat) = seat.or_else(|| front.sit(&stream, address)) else { return };
     if via.is_some() {
-        // The operator has named this proxy. It speaks for all of its clients.
+        // The operator has named this proxy as trusted, and the proxy speaks for all of its
+        // clients.
         let _ = seat.prove(Standing::Proven);
     }
     let ended = pin!(seat.ended());
@@ -245,7 +254,7 @@ async fn handle<I: Invoker>(
     }
 }
 
-/// Performs the handshake of a connection, if there is one, and serves it to its end.
+/// Performs the TLS handshake, if the front uses TLS, and serves the connection to its end.
 async fn open<I: Invoker>(
     stream: TcpStream,
     address: IpAddr,
@@ -266,7 +275,7 @@ async fn open<I: Invoker>(
                 }
             };
             match opened {
-                // The handshake has answered the question of an authority (RFC 8737, 3).
+                // The handshake itself has answered the authority's challenge (RFC 8737, 3).
                 Ok(Ok(session)) if session.get_ref().1.alpn_protocol() == Some(CHALLENGE) => return,
                 Ok(Ok(session)) => {
                     let client = TlsClient::of(session.get_ref().1, &front.config);
@@ -280,13 +289,13 @@ async fn open<I: Invoker>(
     connection::serve(socket, address, via, seat, front).await;
 }
 
-/// The next connection. Having no descriptors left is a temporary state: the function waits for
-/// one.
+/// Accepts the next connection. If the process has no free file descriptors, waits until one is
+/// available, because that state is temporary.
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                // An answer leaves in one write; delaying it would only add 40 ms.
+                // An answer leaves in one write, so delaying it would only add 40 ms.
                 let _ = stream.set_nodelay(true);
                 return (stream, peer);
             }

@@ -1,4 +1,4 @@
-//! The entry of a request in the access log while the request is being answered.
+//! The access log entry of a request while the request is being answered.
 
 use std::net::IpAddr;
 
@@ -6,8 +6,8 @@ use crate::access_log::{AccessLog, Entry};
 use mote_core::InvocationId;
 use mote_core::invocation::Head;
 
-/// The entry of one request, if there is an access log. It is written when this is dropped, so that
-/// requests whose client goes away have one, too.
+/// The entry of one request, if there is an access log. The entry is written when this value is
+/// dropped, so a request whose client disconnects is logged, too.
 #[derive(Default)]
 pub(crate) struct Logged(Option<Box<(AccessLog, Entry)>>);
 
@@ -49,7 +49,7 @@ impl Logged {
         }
     }
 
-    /// Notes that bytes of the answer's body were handed over.
+    /// Notes that bytes of the answer's body were handed to the connection.
     pub(super) fn sent(&mut self, bytes: usize) {
         if let Some(one) = &mut self.0 {
             one.1.body_bytes += bytes as u64;

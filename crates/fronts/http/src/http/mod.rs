@@ -1,5 +1,5 @@
-//! The HTTP front: our own parser reads HTTP/1.1 strictly, and hyper reads HTTP/2 (prior knowledge,
-//! or chosen during the handshake of TLS). rustls encrypts the connections.
+//! The HTTP front: our own parser reads HTTP/1.1 strictly, and hyper reads HTTP/2 (used with prior
+//! knowledge, or chosen during the TLS handshake). rustls encrypts the connections.
 
 mod answer;
 pub mod chunked;

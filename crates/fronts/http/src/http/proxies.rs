@@ -1,7 +1,7 @@
-//! Proxies in front of the node, and what they say of the clients behind them.
+//! Proxies in front of the node, and what they say about the clients behind them.
 //!
-//! Only the word of a trusted proxy counts. What a client itself has written into a field is to the
-//! left of what the proxies have added, so a list is read from its end.
+//! Only statements of a trusted proxy count. Proxies add to the right of what a client itself has
+//! written into a field, so a list is read from its end.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,37 +11,40 @@ use mote_core::invocation::{Head, headers};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
-/// How proxies say who their client is.
+/// How proxies name their client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ProxyWord {
-    /// By the field `X-Forwarded-For`.
+    /// In the field `X-Forwarded-For`.
     #[default]
     XForwardedFor,
-    /// By the field `Forwarded` (RFC 7239).
+    /// In the field `Forwarded` (RFC 7239).
     Forwarded,
-    /// By a header at the beginning of each connection (PROXY protocol of HAProxy, versions 1 and 2).
+    /// In a header at the beginning of each connection (HAProxy's PROXY protocol, versions 1 and
+    /// 2).
     ProxyProtocol,
 }
 
-/// Proxies that are trusted.
+/// The trusted proxies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Proxies {
     networks: Networks,
     word: ProxyWord,
 }
 
-/// Reads the address in one entry of a list.
+/// A function that reads the address in one list entry.
 type Read = fn(&str) -> Option<IpAddr>;
 
-/// The client whose address a proxy does not tell. It is not this machine.
+/// Stands for a client whose address the proxy does not tell. This address never counts as the
+/// local machine.
 const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-/// The longest header of version 1, and the longest of version 2 without and with its fields.
+/// The longest header of version 1, the fixed part of a header of version 2, and the longest header
+/// of version 2.
 const VERSION_1_BYTES_MAX: usize = 107;
 const VERSION_2_BYTES: usize = 16;
 const VERSION_2_BYTES_MAX: usize = 2_048;
 
 impl Proxies {
-    /// The proxies in these networks, which say who their clients are by `word`.
+    /// The proxies in these networks, which name their clients by `word`.
     pub fn new(networks: Networks, word: ProxyWord) -> Self {
         Self { networks, word }
     }
@@ -50,18 +53,18 @@ impl Proxies {
         self.networks.has(address.to_canonical())
     }
 
-    /// Whether a connection from this address begins with a header of the PROXY protocol.
+    /// Whether a connection from this address begins with a PROXY protocol header.
     pub(crate) fn sends_header(&self, peer: IpAddr) -> bool {
         self.word == ProxyWord::ProxyProtocol && self.trusts(peer)
     }
 
-    /// Whether requests from this address have a field that says who has sent them.
+    /// Whether requests from this address have a field that names their client.
     pub(crate) fn sends_field(&self, peer: IpAddr) -> bool {
         self.word != ProxyWord::ProxyProtocol && self.trusts(peer)
     }
 
-    /// The client of a request, if [`Self::sends_field`]: the last address that is no trusted proxy. A
-    /// request without the field is the proxy's own, and `None`.
+    /// The client of a request, if [`Self::sends_field`]: the last address that does not belong to
+    /// a trusted proxy. `None` if the field is missing, because the proxy itself made the request.
     pub(crate) fn client(&self, head: &Head) -> Option<IpAddr> {
         let (wanted, read): (&[u8], Read) = match self.word {
             ProxyWord::Forwarded => (b"forwarded", of_element),
@@ -73,7 +76,7 @@ impl Proxies {
             .collect();
         let mut found = None;
         for field in fields.into_iter().rev() {
-            // Bytes that are not UTF-8 are no address either.
+            // Bytes that are not UTF-8 are not an address either.
             let Ok(field) = str::from_utf8(field) else { return Some(UNKNOWN) };
             for entry in field.rsplit(',') {
                 match read(entry) {
@@ -87,7 +90,8 @@ impl Proxies {
     }
 }
 
-/// An address, which may have a port: `192.0.2.7`, `192.0.2.7:80`, `2001:db8::1`, `[2001:db8::1]:80`.
+/// Reads an address with or without a port: `192.0.2.7`, `192.0.2.7:80`, `2001:db8::1`,
+/// `[2001:db8::1]:80`.
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim_ascii();
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
@@ -99,7 +103,7 @@ fn address(text: &str) -> Option<IpAddr> {
         .map(|address: IpAddr| address.to_canonical())
 }
 
-/// The address in an element of `Forwarded`, such as `proto=https;for="[2001:db8::1]:80"`.
+/// Reads the address in an element of `Forwarded`, such as `proto=https;for="[2001:db8::1]:80"`.
 fn of_element(element: &str) -> Option<IpAddr> {
     let mut pairs = element.split(';').filter_map(|pair| pair.split_once('='));
     let (_, node) = pairs.find(|(name, _)| name.trim_ascii().eq_ignore_ascii_case("for"))?;
@@ -107,8 +111,9 @@ fn of_element(element: &str) -> Option<IpAddr> {
     address(node.strip_prefix('"').and_then(|node| node.strip_suffix('"')).unwrap_or(node))
 }
 
-/// Reads the header of the PROXY protocol from the beginning of a connection, and nothing after it: the
-/// client, or `None` if the connection is the proxy's own, for example to see whether the node is up.
+/// Reads the PROXY protocol header from the beginning of a connection, and nothing after it.
+/// Returns the client, or `None` if the proxy itself made the connection, for example to check
+/// whether the node is up.
 pub(crate) async fn read_header(stream: &mut TcpStream) -> io::Result<Option<IpAddr>> {
     let mut bytes = Vec::with_capacity(VERSION_1_BYTES_MAX);
     let more = |length: usize, bytes: &mut Vec<u8>| {
@@ -167,7 +172,7 @@ mod tests {
         Proxies::new(networks, word)
     }
 
-    /// The client of a request with these fields, or `own` for the proxy itself.
+    /// The client of a request with these fields, or `own` if the proxy itself made the request.
     fn client(word: ProxyWord, fields: &[(&str, &str)]) -> String {
         let mut head = Head::builder(b"GET", b"/", b"");
         for (name, value) in fields {
@@ -239,7 +244,7 @@ mod tests {
         }
     }
 
-    /// What the header says, and how many bytes after it are left.
+    /// What the header says, and how many bytes remain after it.
     async fn read(bytes: &[u8]) -> (String, usize) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let near =

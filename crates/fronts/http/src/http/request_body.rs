@@ -1,4 +1,4 @@
-//! A request body between the socket and the engine, a few chunks at a time.
+//! Passes a request body from the socket to the engine, a few chunks at a time.
 
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -15,14 +15,14 @@ use super::input::{Input, ReadEnd, Until, or_ended, or_gone};
 use super::socket::Reader;
 use crate::refusal::Refusal;
 
-/// Chunks under way between socket and engine, with at most 64 KiB each.
+/// The number of chunks on their way from the socket to the engine. Each has at most 64 KiB.
 const CHUNKS_MAX: usize = 2;
 
 /// A chunk, or `None` for the end of the body.
 pub(crate) type Sender = mpsc::Sender<Option<Bytes>>;
 
-/// The engine's end. If a channel closes before the end mark, the body broke off: it must not look
-/// like a complete, shorter one, whatever ended the connection.
+/// The engine's end of the channel. If the channel closes before the end mark, the body was cut
+/// off. A cut-off body must never look like a complete, shorter one, whatever ended the connection.
 struct Receiver(mpsc::Receiver<Option<Bytes>>);
 
 impl BodySource for Receiver {
@@ -35,22 +35,22 @@ impl BodySource for Receiver {
     }
 }
 
-/// A body and the sender that feeds it.
+/// A body, and the sender that fills it.
 pub(crate) fn channel(length: Option<u64>) -> (Sender, Body) {
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
     (sender, Body::Stream { source: Box::new(Receiver(receiver)), length })
 }
 
-/// How feeding a body ended, if nothing was wrong with it.
+/// How feeding a body ended, if the body was valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fed {
-    /// It was read to its end: the next request begins at the start of the buffer.
+    /// The body was read to its end. The next request begins at the start of the buffer.
     Complete,
-    /// Its reader was dropped.
+    /// The reader of the body was dropped.
     Unread,
 }
 
-/// Reads the body from the socket into `sender`. Fails with the refusal for the client.
+/// Reads the body from the socket into `sender`. Fails with the refusal that the client receives.
 pub(crate) async fn feed(
     sender: Sender,
     framing: Framing,
@@ -68,7 +68,7 @@ pub(crate) async fn feed(
         Framing::Chunked => feed_chunked(&sender, limit, input, reader, config, until).await?,
     };
     if read {
-        // A receiver that was dropped needs no more; the body was still read to its end.
+        // If the receiver was dropped, it needs no end mark. The body was still read to its end.
         let _ = send(&sender, None, input, reader, until, |_| true).await?;
     }
     Ok(if read { Fed::Complete } else { Fed::Unread })
@@ -128,8 +128,9 @@ async fn feed_chunked(
     }
 }
 
-/// Passes one piece on; returns `false` if the reader was dropped. The client may end the connection
-/// meanwhile, which breaks the body off unless `is_rest` says so of what was read ahead.
+/// Passes one piece on. Returns `false` if the reader was dropped. If the client ends its side
+/// meanwhile, the body fails as incomplete, unless `is_rest` says that the bytes already read
+/// contain the rest of the body.
 async fn send(
     sender: &Sender,
     piece: Option<Bytes>,

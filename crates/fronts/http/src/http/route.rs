@@ -1,4 +1,4 @@
-//! Finds the function that a request is for, and limits requests that are for no function.
+//! Finds the function that a request addresses, and limits requests that do not address a function.
 
 use std::net::IpAddr;
 
@@ -15,23 +15,23 @@ use super::rules::{self, Checked};
 use crate::added::Added;
 use crate::refusal::Refusal;
 
-/// Requests with equal values go to the same revision while traffic is split.
+/// While traffic is split, requests with equal values in this field go to the same revision.
 const SPLIT_KEY: &[u8] = b"mote-split-key";
-/// What a request for something of the machine has in place of a function's name.
+/// The first path segment of a request that concerns the machine rather than a function.
 const WELL_KNOWN: &str = ".well-known";
-/// Bytes of an unread body that are read and dropped at most to keep the connection.
+/// The most bytes of an unread body that are read and dropped to keep the connection open.
 pub(crate) const LINGER_BYTES_MAX: usize = 64 << 10;
-/// Requests in a row that one connection may send without a single invocation: unknown functions,
-/// methods that a function does not accept. The answer to the last of them closes the connection. A
-/// client that also makes invocations never reaches the limit, and one that reaches it can connect
-/// again.
+/// The number of requests in a row that one connection may send without causing an invocation, for
+/// example requests for unknown functions or with methods that a function does not accept. The
+/// answer to the last of them closes the connection. A client that also causes invocations never
+/// reaches the limit, and a client that reaches the limit can connect again.
 pub const REFUSALS_IN_A_ROW_MAX: u32 = 100;
 
-/// The field that tells a function how its client is connected. The front sets it for connections
-/// with TLS; otherwise it is what the client or a proxy in front has sent.
+/// The field that tells a function how its client is connected. The front sets this field on
+/// connections with TLS. On other connections, it passes on what the client or a proxy has sent.
 pub(super) const SCHEME_FIELD: &[u8] = b"x-forwarded-proto";
 
-/// What a front knows of a request in addition to its head.
+/// What a front knows about a request in addition to its head.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
     /// The sender's address.
@@ -39,12 +39,12 @@ pub(crate) struct Asked {
     /// The length of the body, if it is known.
     pub(crate) length: Option<u64>,
     pub(crate) wants_websocket: bool,
-    /// Whether the path is one segment, without a `/` behind it.
+    /// Whether the path is one segment without a trailing `/`.
     pub(crate) is_bare: bool,
 }
 
-/// The function of a request, and the fields that its answers have in addition; or the refusal if
-/// there is no function, or it does not accept the request.
+/// Finds the function of a request, and the fields that the front adds to the answers. Fails with
+/// the refusal if there is no function or the function does not accept the request.
 pub(crate) fn find_route<I: Invoker>(
     invoker: &I,
     name: &mut String,
@@ -84,8 +84,9 @@ pub(crate) fn find_route<I: Invoker>(
     };
     let Checked { added, broken, is_preflight } = rules::check(rules, head, asked.wants_websocket);
     let accepted = if is_preflight {
-        // Browsers ask without credentials, so admission by a key would refuse all of them. Where a
-        // request comes from needs none. The answer runs nothing, so no rate counts it.
+        // Browsers send preflight requests without credentials, so checking a key would refuse all
+        // of them. Access rules about the client's address need no credentials, so they still
+        // apply. A preflight runs nothing, so it counts against no rate.
         let is_key = matches!(route.info().access, Access::Key | Access::KeyIfSent);
         let admitted = if is_key { Ok(()) } else { invoker.admit(&route, head, Some(asked.from)) };
         Err(admitted.map_or_else(
@@ -101,7 +102,7 @@ pub(crate) fn find_route<I: Invoker>(
     }
 }
 
-/// How a request was led to its function.
+/// How the function of a request was found.
 #[derive(Debug, PartialEq, Eq)]
 enum Placed {
     /// By the function's name.
@@ -113,8 +114,8 @@ enum Placed {
 }
 
 impl Placed {
-    /// What follows once the function has accepted the request. The revision that was picked need not be
-    /// the one whose routes hold.
+    /// The result once the function has accepted the request. The picked revision may be another
+    /// one than the revision whose routes apply.
     fn end<R>(self, route: R, added: Added) -> Result<(R, Added), Refusal> {
         match self {
             Self::Redirected(answer) => Err(answer.with_fields(&added)),
@@ -123,7 +124,8 @@ impl Placed {
     }
 }
 
-/// Looks for a route that a manifest declares, and makes the request one for its function.
+/// Finds the manifest-declared route that matches the request, and rewrites the request to address
+/// the route's function.
 #[cold]
 fn declared<I: Invoker>(
     invoker: &I,
@@ -132,13 +134,14 @@ fn declared<I: Invoker>(
     is_bare: bool,
     among: Among,
 ) -> Result<Placed, Refusal> {
-    // These names belong to the node.
+    // Names that the node keeps for itself cannot have routes.
     if name.starts_with('_') && invoker.keeps(name) {
         return Ok(Placed::ByName);
     }
     let field = |wanted: &[u8]| headers(head.headers()).find(|(name, _)| *name == wanted);
     let value = |wanted: &[u8]| field(wanted).map(|(_, value)| value);
-    // A browser asks with OPTIONS whether it may send a request with another method.
+    // With OPTIONS, a browser asks whether it may send a request with another method, so the route
+    // is matched by that method.
     let wanted = value(b"access-control-request-method").filter(|_| head.method() == b"OPTIONS");
     let asked = routes::Asked {
         among,
@@ -157,7 +160,7 @@ fn declared<I: Invoker>(
         }
         Found::Function(function, parameters) => (function, Placed::Routed, parameters),
     };
-    // A function receives the path as it was sent, also the `/` at its end.
+    // A function receives the path as it was sent, including a trailing `/`.
     if !is_bare && !name.is_empty() && head.path() == b"/" {
         name.push('/');
     }
@@ -167,7 +170,8 @@ fn declared<I: Invoker>(
     Ok(placed)
 }
 
-/// Answers what only the node itself can say, below `/.well-known`: no route takes it away.
+/// Answers requests below `/.well-known` that only the node itself can answer. A route cannot take
+/// these paths over.
 fn own_answer(name: &str, head: &Head, well_known: Option<&WellKnown>) -> Result<(), Refusal> {
     let asks = name == WELL_KNOWN && matches!(head.method(), b"GET" | b"HEAD");
     let path = str::from_utf8(head.path()).ok().filter(|_| asks);
@@ -176,8 +180,9 @@ fn own_answer(name: &str, head: &Head, well_known: Option<&WellKnown>) -> Result
     answer.map_or(Ok(()), |answer| Err(Refusal::text(answer)))
 }
 
-/// Whether a function accepts a request. The order matters: whoever may not call the function learns
-/// nothing of its rules, and a request that breaks them uses up no rate.
+/// Checks whether a function accepts a request. The order matters: a caller who may not call the
+/// function learns nothing about its rules, and a request that breaks the rules counts against no
+/// rate.
 fn accept<I: Invoker>(
     invoker: &I,
     route: &I::Route,
@@ -201,7 +206,7 @@ fn accept<I: Invoker>(
     invoker.count(route, head, Some(asked.from)).map_err(of_fault)
 }
 
-/// The key that keeps a caller with one of several revisions, if the caller sent one.
+/// The key that keeps a caller on one of several revisions, if the caller sent one.
 fn split_key(head: &Head) -> Option<u64> {
     let (_, value) = headers(head.headers()).find(|(name, _)| *name == SPLIT_KEY)?;
     Some(sticky_key(value))

@@ -1,10 +1,10 @@
 //! The rules of a function for HTTP requests: pure functions over the head of a request.
 //!
-//! CORS follows the Fetch standard: the node tells the browser what a page of another origin may do,
-//! and the browser obeys. A request from an origin that is not permitted is run all the same, because
-//! everyone but a browser may send it. If browsers add credentials, that is not enough: the page does
-//! not read the answer, but what it has caused was done in the name of the browser's user. Such
-//! requests are refused.
+//! CORS follows the Fetch standard: the node tells the browser what a page of another origin may
+//! do, and the browser obeys. The node runs a request from an origin that is not permitted all the
+//! same, because any client other than a browser could send the same request. If browsers add
+//! credentials, this is not safe: the page could not read the answer, but its request would have
+//! acted in the name of the browser's user. The node therefore refuses such requests.
 
 use mote_core::invocation::{Head, headers, put_header};
 use mote_spec::{Cors, HttpRules};
@@ -14,25 +14,27 @@ use crate::refusal::Refusal;
 
 const ANY: &str = "*";
 
-/// What the rules say about a request.
+/// The result of checking a request against the rules.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Checked {
-    /// What answers to it have in addition.
+    /// Fields that the front adds to the answers.
     pub(crate) added: Added,
-    /// Why it is refused, if its sender may call the function at all.
+    /// The refusal if the request breaks a rule. It applies only if the sender may call the
+    /// function at all.
     pub(crate) broken: Option<Refusal>,
-    /// Whether a browser asks if it may send another request.
+    /// Whether the request is a browser's question whether it may send another request.
     pub(crate) is_preflight: bool,
 }
 
-/// Checks a request as it was sent: admission takes the caller's key out of the head.
+/// Checks a request in the form in which it was sent, because admission later removes the caller's
+/// key from the head.
 #[cold]
 pub(crate) fn check(rules: &HttpRules, head: &Head, wants_websocket: bool) -> Checked {
     let field = |wanted: &[u8]| headers(head.headers()).find(|(name, _)| *name == wanted);
     let value = |wanted: &[u8]| field(wanted).map(|(_, value)| value);
     let mut origins = headers(head.headers()).filter(|(name, _)| *name == b"origin");
     let origin = match (origins.next(), origins.next()) {
-        // A browser sends one. Several are those of nobody.
+        // A browser sends exactly one origin. Several origins count as `null`.
         (Some(_), Some(_)) => Some(&b"null"[..]),
         (one, _) => one.map(|(_, value)| value),
     };
@@ -58,7 +60,7 @@ pub(crate) fn check(rules: &HttpRules, head: &Head, wants_websocket: bool) -> Ch
     let mut added = added.map_or_else(Added::default, Added::new);
     let has_fallback = rules.files.as_ref().is_some_and(|files| files.fallback.is_some());
     if has_fallback && matches!(head.method(), b"GET" | b"HEAD") {
-        // A browser that opens a page gets another answer than a script.
+        // A browser that opens a page receives another answer than a script.
         let mut block = Vec::new();
         put_header(&mut block, b"vary", b"accept");
         added = added.and(&Added::new(block.into()));
@@ -71,15 +73,15 @@ fn permits(cors: &Cors, origin: &[u8]) -> bool {
     cors.origins.iter().any(|permitted| permitted == ANY || permitted.as_bytes() == origin)
 }
 
-/// Whether the page is one of this node: browsers send the field Origin with those too.
+/// Whether the page comes from this node itself. Browsers send `Origin` for such pages, too.
 fn is_own(origin: &[u8], host: Option<&[u8]>) -> bool {
     let at = origin.windows(3).position(|three| three == b"://");
     let authority = at.map(|at| &origin[at + 3..]);
     authority.zip(host).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
 }
 
-/// The fields of the CORS protocol, and `Vary` if the answer depends on the origin. A permitted
-/// origin is one that the spec has checked, so it can be a value of a field.
+/// The CORS fields, and `Vary` if the answer depends on the origin. The spec has checked every
+/// permitted origin, so an origin can be written as a field value.
 fn fields(cors: &Cors, origin: Option<&[u8]>, is_preflight: bool) -> Box<[u8]> {
     let mut block = Vec::with_capacity(128);
     let is_any = cors.origins.iter().any(|origin| origin == ANY);
@@ -113,14 +115,14 @@ fn fields(cors: &Cors, origin: Option<&[u8]>, is_preflight: bool) -> Box<[u8]> {
     block.into()
 }
 
-/// Whether a function with these methods answers to `method`. A client may ask for the head of
-/// everything that it may get (RFC 9110, 9.3.2).
+/// Whether a function with these methods accepts `method`. A client that may use GET may also use
+/// HEAD (RFC 9110, 9.3.2).
 pub(crate) fn is_permitted(methods: &[String], method: &[u8]) -> bool {
     let method = if method == b"HEAD" && !has(methods, "HEAD") { b"GET" } else { method };
     methods.is_empty() || methods.iter().any(|permitted| permitted.as_bytes() == method)
 }
 
-/// The refusal of a method, with all that are permitted.
+/// The refusal of a method. It names all methods that are permitted.
 #[cold]
 pub(crate) fn other_method(methods: &[String]) -> Refusal {
     let mut allow = methods.join(", ");

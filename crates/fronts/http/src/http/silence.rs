@@ -10,8 +10,8 @@ use mote_core::Reply;
 use mote_core::body::{Body, BodyError, BodySource};
 use tokio::time::{Instant, Sleep};
 
-/// The answer, whose body fails if it streams and its function sends nothing for `limit`. The time
-/// during which the client takes nothing does not count.
+/// Returns the answer with a limit on silence: a streamed body fails if the function sends nothing
+/// for `limit`. The time in which the client does not read does not count.
 pub(super) fn limited(mut reply: Reply, limit: Duration) -> Reply {
     reply.body = match reply.body {
         Body::Stream { source, length } => {
@@ -27,7 +27,7 @@ struct Limited {
     source: Box<dyn BodySource>,
     limit: Duration,
     timer: Pin<Box<Sleep>>,
-    /// When the wait for the next chunk began.
+    /// The time at which the wait for the next chunk began.
     since: Option<Instant>,
 }
 
@@ -38,7 +38,7 @@ impl BodySource for Limited {
             return Poll::Ready(chunk);
         }
         let end = *self.since.get_or_insert_with(Instant::now) + self.limit;
-        // The timer is moved only when it fires, not with each chunk.
+        // The timer is moved only when it fires, and not with each chunk.
         while self.timer.as_mut().poll(cx).is_ready() {
             if end <= Instant::now() {
                 return Poll::Ready(Some(Err(BodyError::TimedOut)));
@@ -78,7 +78,7 @@ mod tests {
         let body = Body::Stream { source: Box::new(Channel(receiver)), length: None };
         let reply = Reply { status: 200, headers: Bytes::new(), body, phases: Phases::default() };
         let mut body = limited(reply, Duration::from_secs(10)).body;
-        // A client that takes its time.
+        // The client does not read for a while.
         tokio::time::sleep(Duration::from_secs(60)).await;
         for _ in 0..5 {
             let sender = sender.clone();

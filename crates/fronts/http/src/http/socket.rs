@@ -1,7 +1,7 @@
-//! The socket of a connection: TCP as it is, or with TLS.
+//! The socket of a connection: plain TCP or TLS.
 //!
-//! Both sides of a connection are polled by one task. A TLS session has one state for both, so its
-//! halves share it through a lock that is never waited for.
+//!  One task polls both directions of a connection. A TLS session has one state for both
+//! directions, so its two halves share it through a lock that never has to wait.
 
 use std::io;
 use std::pin::Pin;
@@ -28,7 +28,7 @@ impl Socket {
         Self::Tls(Box::new((Mutex::new(session), client)))
     }
 
-    /// Its client, if the connection has TLS.
+    /// The client, if the connection uses TLS.
     pub(crate) fn client(&self) -> Option<&TlsClient> {
         match self {
             Self::Plain(_) => None,
@@ -46,7 +46,8 @@ impl Socket {
         }
     }
 
-    /// Writes what the kernel takes at once. A TLS session has no such write, and writes nothing.
+    /// Writes as much as the kernel takes at once. With TLS, nothing is written, because a TLS
+    /// session has no such operation.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.try_write(bytes),
@@ -62,7 +63,7 @@ pub(crate) enum Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The socket, if the connection has no TLS.
+    /// The socket, if the connection does not use TLS.
     pub(crate) fn plain(&self) -> Option<&TcpStream> {
         match self {
             Self::Plain(reader) => Some(reader.as_ref()),

@@ -1,7 +1,8 @@
-//! Request targets: which paths are refused, function name and the path below it.
+//! Request targets: checks the path and splits it into the function's name and the path below it.
 //!
 //! The path is passed on as the client has encoded it. Functions that speak the worker protocol
-//! receive it in the canonical form of `mote_core::path`, servers as it is.
+//! receive the path in the canonical form of `mote_core::path`. Functions that are servers receive
+//! it unchanged.
 
 use mote_core::path;
 
@@ -9,22 +10,22 @@ use crate::refusal::Refusal;
 
 pub const TARGET_BYTES_MAX: usize = 8_192;
 
-/// A target in normal form, split at the function's name.
+/// A target in normal form, split after the function's name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Target<'a> {
-    /// First segment; not checked to be a function name.
+    /// The first segment. It may not be a valid function name.
     pub name: &'a [u8],
-    /// The part that follows it, with its leading `/`; `/` if nothing follows.
+    /// The part after the name, with its leading `/`. It is `/` if nothing follows.
     pub path: &'a [u8],
     /// The query without `?`.
     pub query: &'a [u8],
-    /// Whether the path is one segment, without a `/` behind it.
+    /// Whether the path is one segment without a trailing `/`.
     pub is_bare: bool,
 }
 
 /// Checks an origin-form target (`/name/path?query`) and splits it.
 ///
-/// A path is refused unless it is in normal form ([`path::check`]). The front of CoAP refuses the same
+/// A path is refused unless it is in normal form ([`path::check`]). The CoAP front refuses the same
 /// paths.
 pub fn split(target: &[u8]) -> Result<Target<'_>, Refusal> {
     let question = memchr::memchr(b'?', target);
@@ -57,8 +58,8 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'-' | b'_' | b'.' | b'~')
 }
 
-/// A query is interpreted by the function. Only bytes that no target may have, and NUL, which
-/// truncates strings in other programs, are refused.
+/// Checks a query. The function interprets the query, so only bytes that no target may have and NUL
+/// are refused. NUL truncates strings in other programs.
 fn check_query(query: &[u8]) -> Result<(), Refusal> {
     if !query.iter().all(|byte| (0x21..=0x7e).contains(byte) && *byte != b'#') {
         return Err(Refusal::new(400, "M1015", "target must be percent-encoded ASCII"));

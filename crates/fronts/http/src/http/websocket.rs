@@ -1,9 +1,9 @@
-//! A connection that has become a WebSocket (RFC 6455): bytes in both directions, to and from the
-//! bodies of its invocation.
+//! A connection that has become a WebSocket (RFC 6455): it copies bytes in both directions between
+//! the client and the bodies of the invocation.
 //!
-//! The front does not read messages, so extensions work unchanged. It follows the frames of the
-//! function only to know where one ends: when the node ends a WebSocket, it sends a close frame
-//! there. Nothing that follows the request for a WebSocket is ever parsed as HTTP.
+//! The front does not read messages, so extensions work unchanged. The front follows the function's
+//! frames only to know where a frame ends, because the node sends a close frame there when it ends
+//! the WebSocket. Bytes after the request for a WebSocket are never parsed as HTTP.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,9 +28,9 @@ pub(super) struct Bodies {
     pub(super) to_function: Sender,
 }
 
-/// Copies bytes until the client, the function or the node ends the WebSocket, or until it was
-/// silent for `idle`. In each direction, at most a few chunks are under way: a side that does not
-/// read stops the other.
+/// Copies bytes until the client, the function or the node ends the WebSocket, or until the
+/// WebSocket has been silent for `idle`. Only a few chunks may be on their way in each direction,
+/// so a side that does not read stops the other side.
 pub(super) async fn relay(
     bodies: Bodies,
     input: &mut Input,
@@ -58,7 +58,8 @@ pub(super) async fn relay(
                 let chunk = input.bytes.split().freeze();
                 input.charge(1, chunk.len()).await;
                 if to_function.send(Some(chunk)).await.is_err() {
-                    // The function's own end follows, after what it has written.
+                    // The function has stopped reading. Its own end follows after the bytes that it
+                    // has written.
                     return std::future::pending().await;
                 }
             }
@@ -93,7 +94,7 @@ pub(super) async fn relay(
     }
 }
 
-/// Resolves when the node stops, or when nothing was sent in either direction for `idle`.
+/// Resolves when the node stops, or when nothing has been sent in either direction for `idle`.
 pub(super) async fn over(stopper: &Stopper, idle: Duration, last_ns: &AtomicU64) {
     let mut stopped = stopper.stopped();
     loop {
@@ -109,13 +110,13 @@ pub(super) async fn over(stopper: &Stopper, idle: Duration, last_ns: &AtomicU64)
     }
 }
 
-/// Follows the frames of one direction.
+/// Follows the frames in one direction.
 #[derive(Default)]
 struct Frames {
     /// The head of the frame that is arriving.
     head: [u8; 14],
     head_bytes: usize,
-    /// Bytes of its content that have not arrived.
+    /// The number of content bytes that have not yet arrived.
     left: u64,
     closed: bool,
 }
@@ -140,7 +141,7 @@ impl Frames {
         }
     }
 
-    /// The length of the content, if the head is complete.
+    /// The length of the frame's content, if the head is complete.
     fn length(&self) -> Option<u64> {
         if self.head_bytes < 2 {
             return None;
@@ -160,7 +161,8 @@ impl Frames {
         Some(if length_bytes == 0 { u64::from(short) } else { long })
     }
 
-    /// Whether a close frame may be written now: no frame is incomplete, and there was none yet.
+    /// Whether a close frame may be written now: no frame is incomplete, and no close frame has
+    /// been written yet.
     fn may_close(&self) -> bool {
         self.head_bytes == 0 && self.left == 0 && !self.closed
     }
@@ -170,7 +172,7 @@ impl Frames {
 mod tests {
     use super::*;
 
-    /// A frame with this opcode and this much content.
+    /// A frame with this opcode and this many content bytes.
     fn frame(opcode: u8, length: usize, is_masked: bool) -> Vec<u8> {
         let mask = if is_masked { 0x80 } else { 0 };
         let mut bytes = vec![0x80 | opcode];
@@ -196,7 +198,8 @@ mod tests {
                 let bytes = frame(2, length, is_masked);
                 let mut frames = Frames::default();
                 assert!(frames.may_close());
-                // Cut at the places where its parts begin, and somewhere in the content.
+                // The input is cut at the places where parts of the frames begin, and once within
+                // the content.
                 let cuts = [1, 2, 3, 4, 5, 9, 10, 11, 13, 14, 15, bytes.len() - 1];
                 let mut from = 0;
                 for cut in cuts.into_iter().filter(|cut| *cut < bytes.len()) {

@@ -1,9 +1,9 @@
-//! A connection that has become a WebSocket into a function whose worker takes messages: the front
+//! A connection that has become a WebSocket to a function whose worker takes messages. The front
 //! answers the handshake, reads and writes the frames, and passes records to and from the bodies of
 //! the invocation ([`crate::websocket`]).
 //!
-//! Content is passed on as it arrives, so the front holds at most a few chunks of each direction. A
-//! side that does not read stops the other.
+//! The front passes content on as it arrives, so it holds at most a few chunks for each direction.
+//! A side that does not read stops the other side.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,17 +28,18 @@ use super::socket::{Reader, Writer};
 use super::websocket::{Bodies, over};
 use crate::ids::now_ns;
 
-/// How long the client may take to answer a close frame, and the function to end after one.
+/// How long the client may take to answer a close frame, and how long the function may take to end
+/// after a close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two looks at whether the revision was replaced.
+/// The time between two checks whether the revision was replaced.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long a function may take to end when the node ends its WebSocket.
+/// How long the function may take to end when the node ends its WebSocket.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes of pongs that wait for a client that does not read. Then only the newest one is kept, which
-/// RFC 6455 permits.
+/// The most bytes of pongs that wait for a client that does not read. Beyond this, only the newest
+/// pong is kept, which RFC 6455 permits.
 const PONG_BYTES_MAX: usize = 4 << 10;
 
-/// The value of `Sec-WebSocket-Accept`, if this is a handshake of version 13.
+/// The value of `Sec-WebSocket-Accept`, if this is a WebSocket handshake of version 13.
 pub(super) fn accept(head: &Head) -> Option<String> {
     let field = |wanted: &[u8]| {
         let mut found = headers(head.headers()).filter(|(name, _)| *name == wanted);
@@ -51,8 +52,8 @@ pub(super) fn accept(head: &Head) -> Option<String> {
     crate::websocket::accept(field(b"sec-websocket-key")?)
 }
 
-/// Whether the worker has accepted: it answers with status 200 and the field `upgrade`, which it takes
-/// from no function.
+/// Whether the worker has accepted the WebSocket. It accepts by answering with status 200 and the
+/// field `upgrade`, which the worker never passes on from a function.
 pub(super) fn is_accepted(reply: &Reply) -> bool {
     reply.status == 200
         && matches!(reply.body, Body::Stream { .. })
@@ -83,11 +84,11 @@ pub(super) struct Sides<'a, 'r, 'w> {
 pub(super) struct Limits<'a> {
     pub(super) idle: Duration,
     pub(super) message_bytes_max: u64,
-    /// Whether the revision of the function was replaced.
+    /// Whether the function's revision was replaced.
     pub(super) is_replaced: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// What the reading direction tells the writing one.
+/// What the reading direction tells the writing direction.
 #[derive(Default)]
 struct FromReader {
     pongs: Mutex<Vec<u8>>,
@@ -99,13 +100,13 @@ struct FromReader {
 enum End {
     /// The client has sent a close frame with this code.
     Closed(u16),
-    /// The client broke the protocol or a limit; a close frame with this code tells it.
+    /// The client broke the protocol or a limit. The close frame to the client has this code.
     Failed(u16),
     Gone,
 }
 
-/// Passes messages until the client, the function or the node ends the WebSocket, or until it was
-/// silent for too long.
+/// Passes messages until the client, the function or the node ends the WebSocket, or until the
+/// WebSocket has been silent for too long.
 pub(super) async fn relay(
     bodies: Bodies,
     sides: Sides<'_, '_, '_>,
@@ -139,7 +140,7 @@ pub(super) async fn relay(
         {
             let _ = answer::write_all(writer, config, &close_frame(GOING_AWAY)).await;
         }
-        // If the function does not read, it is cancelled below.
+        // If the function does not read, its invocation is cancelled below.
         if to_function.try_send(Some(close_record(GOING_AWAY).into())).is_ok() {
             let _ = to_function.try_send(None);
         }
@@ -147,8 +148,8 @@ pub(super) async fn relay(
     }
 }
 
-/// Resolves when the revision was replaced. A WebSocket can stay open for days, and an instance cannot
-/// end before its WebSockets.
+/// Resolves when the revision was replaced. A WebSocket can stay open for days, and an instance
+/// cannot end before its WebSockets have ended.
 async fn replaced(is_replaced: &(dyn Fn() -> bool + Sync)) {
     loop {
         tokio::time::sleep(LOOK).await;
@@ -158,7 +159,7 @@ async fn replaced(is_replaced: &(dyn Fn() -> bool + Sync)) {
     }
 }
 
-/// Reads frames and hands records to the function.
+/// Reads frames and passes records to the function.
 async fn read(
     input: &mut Input,
     reader: &mut Reader<'_>,
@@ -170,7 +171,7 @@ async fn read(
     let mut frames = FromClient::new(limits.message_bytes_max);
     let mut replies = Vec::new();
     loop {
-        // Only the watch of `relay` limits this silence.
+        // Only the watch in `relay` limits this silence.
         input.set_deadline(Duration::from_secs(24 * 3600));
         match input.fill(reader).await {
             Ok(()) => {}
@@ -189,7 +190,7 @@ async fn read(
             let mut pongs = shared.pongs.lock();
             if pongs.len() + replies.len() > PONG_BYTES_MAX {
                 pongs.clear();
-                // Each reply is one frame; only the last one is wanted.
+                // Each reply is one frame. Only the last one is needed.
                 let mut at = 0;
                 while at + 2 + usize::from(replies[at + 1]) < replies.len() {
                     at += 2 + usize::from(replies[at + 1]);
@@ -201,8 +202,8 @@ async fn read(
             shared.notify.notify_one();
         }
         if !records.is_empty() {
-            // An error means that the function has ended; its close frame is on its way, and what the
-            // client sends meanwhile is of no use.
+            // An error means that the function has ended. Its close frame is on its way, so what
+            // the client sends meanwhile is of no use.
             let _ = to_function.send(Some(records.into())).await;
         }
         match result {
@@ -219,7 +220,8 @@ async fn read(
     }
 }
 
-/// Ends what the function reads, with a close record of this code if it has received none.
+/// Ends the function's input. With a `code`, the function first receives a close record with this
+/// code, because it has not received one yet.
 async fn end(to_function: &Sender, code: Option<u16>) {
     if let Some(code) = code {
         let _ = to_function.send(Some(close_record(code).into())).await;
@@ -227,7 +229,7 @@ async fn end(to_function: &Sender, code: Option<u16>) {
     let _ = to_function.send(None).await;
 }
 
-/// Reads records of the function and writes frames.
+/// Reads the function's records and writes frames.
 async fn write(
     from_function: &mut Body,
     writer: &mut Writer<'_>,
@@ -238,10 +240,10 @@ async fn write(
 ) {
     let mut turn = Turn::new();
     let mut out = Vec::new();
-    // The function may still answer what the client sent before its close frame.
+    // The function may still answer messages that the client sent before its close frame.
     let mut answer_by = None;
     loop {
-        // The code with which the node closes, unless the function has.
+        // The code of the node's close frame, unless the function has already sent a close frame.
         let mut close = None;
         tokio::select! {
             biased;
@@ -293,7 +295,7 @@ async fn write(
             if ended.is_some() {
                 return drain(from_function, CLOSE_TIMEOUT).await;
             }
-            // The client answers the close frame.
+            // Wait until the client has answered the close frame.
             let answered = async {
                 while shared.ended.lock().is_none() {
                     shared.notify.notified().await;
@@ -309,7 +311,7 @@ async fn write(
     }
 }
 
-/// Lets the function end by itself.
+/// Gives the function this much time to end by itself.
 async fn drain(from_function: &mut Body, time: Duration) {
     let rest = async { while let Some(Ok(_)) = from_function.chunk().await {} };
     let _ = tokio::time::timeout(time, rest).await;

@@ -1,4 +1,4 @@
-//! How many WebSockets may be open.
+//! Limits the number of open WebSockets.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,23 +10,24 @@ use mote_spec::name::DEFAULT_NAMESPACE;
 
 use crate::refusal::Refusal;
 
-/// Open WebSockets. Each occupies a connection of the front, and they stay open for long, so they
-/// may use only a part of the connections. If that part is used up, the oldest WebSocket of the address
-/// with the most of them ends for a new one of an address with fewer. A clone counts the same ones.
+/// The open WebSockets. Each occupies a connection of the front and stays open for long, so
+/// WebSockets may use only a part of the connections. If that part is used up and an address opens
+/// a new one, the address with the most WebSockets loses its oldest, provided that it has more of
+/// them than the new one's address. A clone shares the same counts.
 #[derive(Debug, Clone)]
 pub(crate) struct WebSockets {
     by_address: Seats<IpAddr>,
     address_max: usize,
     by_function: Shares<FunctionName>,
-    /// Those of one address to one function.
+    /// The WebSockets from one address to one function.
     by_both: Shares<(IpAddr, FunctionName)>,
     by_namespace: Shares<Namespace>,
 }
 
-/// The namespace of a function; `None` is the default one.
+/// The namespace of a function. `None` is the default namespace.
 type Namespace = Option<Arc<str>>;
 
-/// Open until this is dropped.
+/// An open WebSocket. It counts until this value is dropped.
 pub(crate) struct Open {
     address: Seat<IpAddr>,
     _function: Share<FunctionName>,
@@ -41,32 +42,33 @@ impl std::fmt::Debug for Open {
 }
 
 impl Open {
-    /// Resolves when the WebSocket has to end for another one.
+    /// Resolves when the WebSocket has to end to make room for another one.
     pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         self.address.ended()
     }
 }
 
 impl WebSockets {
-    /// Half of the connections; an address and a function may have half of these, and namespaces
-    /// divide them.
+    /// WebSockets may use half of the connections. An address and a function may have half of that
+    /// part, and the namespaces divide it among themselves.
     pub(crate) fn new(connections_max: usize) -> Self {
         let total = (connections_max / 2).max(1);
         let share = (total / 2).max(1);
         Self {
-            // Those that have just been told to end still count for their namespaces.
+            // WebSockets that have just been told to end still count for their namespaces, so
+            // addresses get a little less than the total.
             by_address: Seats::new(total - total / 16, share),
             address_max: share,
-            // The total is that of all namespaces.
+            // The total is limited by the shares of the namespaces.
             by_function: Shares::new(usize::MAX, share),
             by_both: Shares::new(usize::MAX, share),
             by_namespace: Shares::even(total),
         }
     }
 
-    /// Takes a place for a WebSocket. `places` are the calls that the function can run at once; one
-    /// address may have half of them, so that a client with many WebSockets does not keep others,
-    /// and ordinary calls, from the function.
+    /// Takes a place for a WebSocket. `places` is the number of calls that the function can run at
+    /// once. One address may have half of them, so a client with many WebSockets cannot keep other
+    /// clients and ordinary calls from the function.
     pub(crate) fn take(
         &self,
         address: IpAddr,
@@ -101,7 +103,7 @@ impl WebSockets {
     }
 }
 
-/// The reason if one address or one function has its share.
+/// The reason for a refusal if one address or one function has used up its share.
 const OF_ONE: &str = "too many WebSockets of this address or to this function";
 
 fn refusal(text: &str) -> Refusal {
@@ -123,7 +125,7 @@ mod tests {
         for _ in 0..4 {
             open.push(websockets.take(address(1), &name("one"), 100).unwrap());
         }
-        // The share of the address, and that of the function.
+        // First the share of the address is used up, then that of the function.
         for (last, function) in [(1, "two"), (2, "one")] {
             let refusal = websockets.take(address(last), &name(function), 100).unwrap_err();
             assert_eq!((refusal.status, refusal.code), (503, "M1033"));
@@ -141,7 +143,7 @@ mod tests {
     fn namespaces_divide_the_websockets() {
         let websockets = WebSockets::new(32);
         let mut last = 0;
-        // Each WebSocket has an address of its own, and each namespace three functions.
+        // Each WebSocket has a different address, and each namespace has three functions.
         let mut fill = |functions: [&str; 3]| {
             let mut open = Vec::new();
             loop {

@@ -1,6 +1,6 @@
 //! The field `Accept-Encoding` (RFC 9110, 12.5.3).
 
-/// Whether a request with this value of `Accept-Encoding` takes an answer in `coding`.
+/// Whether a request with this value of `Accept-Encoding` accepts an answer in `coding`.
 pub fn accepts(value: &[u8], coding: &str) -> bool {
     let mut any = false;
     for one in value.split(|byte| *byte == b',') {

@@ -1,6 +1,7 @@
-//! What a request requires of the file: its version (RFC 9110, 13), and a part of it (14).
+//! The conditions of a request: the version of the file that it requires (RFC 9110, 13), and the
+//! part of the file that it asks for (14).
 
-/// The fields of a request that decide about its answer.
+/// The fields of a request that decide how the file is answered.
 pub(crate) struct Asked<'a> {
     pub(crate) none_match: Option<&'a [u8]>,
     pub(crate) if_match: Option<&'a [u8]>,
@@ -8,24 +9,24 @@ pub(crate) struct Asked<'a> {
     pub(crate) if_range: Option<&'a [u8]>,
 }
 
-/// Whether the file is to be sent.
+/// Whether to send the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Validity {
-    /// It is.
+    /// Send the file.
     Asked,
-    /// The sender has this version.
+    /// The client already has this version.
     Unchanged,
-    /// The sender wants another version.
+    /// The client asked for another version only.
     Changed,
 }
 
-/// Which part of the file is to be sent.
+/// Which part of the file to send.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Whole,
-    /// Its first byte, and the number of bytes.
+    /// The position of the first byte, and the number of bytes.
     Range(u64, u64),
-    /// A part that the file does not have.
+    /// A part beyond the end of the file.
     Beyond,
 }
 
@@ -40,8 +41,8 @@ impl Asked<'_> {
         }
     }
 
-    /// The part of a file with so many bytes. Several ranges in one request are answered with the
-    /// whole file, which RFC 9110, 14.2 permits.
+    /// The part to send of a file with this many bytes. A request for several ranges gets the whole
+    /// file, which RFC 9110, 14.2 permits.
     pub(crate) fn part(&self, tag: &str, bytes: u64) -> Part {
         let is_same = self.if_range.is_none_or(|known| known == tag.as_bytes());
         let range = self.range.and_then(|range| str::from_utf8(range).ok());
@@ -56,7 +57,7 @@ impl Asked<'_> {
         };
         let number = |text: &str| {
             let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            // A larger number is beyond the end of every file.
+            // A number that does not fit is beyond the end of every file.
             is_number.then(|| text.parse::<u64>().unwrap_or(u64::MAX))
         };
         match (first, last) {
@@ -79,7 +80,7 @@ impl Asked<'_> {
     }
 }
 
-/// Whether a list of tags has this one, or is `*`. A weak tag names it, too.
+/// Whether a list of tags contains `tag` or is `*`. A weak tag matches, too.
 fn names(list: &[u8], tag: &str) -> bool {
     list.split(|byte| *byte == b',')
         .map(<[u8]>::trim_ascii)

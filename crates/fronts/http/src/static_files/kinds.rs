@@ -1,7 +1,7 @@
-//! Content types by the endings of files' names.
+//! Content types, chosen by the endings of file names.
 
-/// The endings of files on web sites. A library with all registered types would be fifty times as
-/// large.
+/// The file name endings that web sites use. A library with all registered types would be fifty
+/// times as large.
 const KINDS: [(&str, &str); 36] = [
     ("html", "text/html; charset=utf-8"),
     ("htm", "text/html; charset=utf-8"),
@@ -41,7 +41,6 @@ const KINDS: [(&str, &str); 36] = [
     ("ics", "text/calendar; charset=utf-8"),
 ];
 
-/// The content type of a file with this name.
 pub(crate) fn of(name: &str) -> &'static str {
     let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
     let known = KINDS.iter().find(|(one, _)| ending.eq_ignore_ascii_case(one));

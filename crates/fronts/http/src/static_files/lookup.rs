@@ -14,21 +14,22 @@ use super::coding::accepts;
 use super::field::field;
 use super::kinds;
 
-/// Longest file that is read at once, and sent with its head.
+/// The longest file that is read at once and sent together with its head.
 const WHOLE_BYTES_MAX: u64 = 64 << 10;
-/// The file of a folder that stands for the folder.
+/// The file that is sent when a folder is requested.
 const INDEX: &str = "index.html";
-/// Codings of variants, the best one first, and the endings of their files.
+/// The codings of precompressed variants, from the best to the worst, and the endings of their
+/// files.
 const CODINGS: [(&str, &str); 3] = [("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz")];
 /// The only name with a leading dot that is served (RFC 8615).
 const WELL_KNOWN: &str = ".well-known";
 
-/// Characters that are escaped in the last segment of an address.
+/// The characters that are percent-encoded in the last segment of a redirect's address.
 const UNSAFE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 
 /// What a request asks for.
 pub(crate) struct Wanted {
-    /// The path below the folder, without `/` at its ends.
+    /// The path below the folder, without a `/` at either end.
     path: String,
     is_folder: bool,
     accept_encoding: Vec<u8>,
@@ -36,28 +37,28 @@ pub(crate) struct Wanted {
 
 pub(crate) enum Found {
     File(File),
-    /// The file for pages that are not there.
+    /// The file that replaces pages that do not exist.
     Fallback(File),
-    /// A folder with an index, without a `/` at the end of the request's path, whose last segment this
-    /// is.
+    /// The request named a folder with an index, but had no trailing `/`. Holds the last segment of
+    /// the request's path.
     Folder(String),
 }
 
 pub(crate) struct File {
     pub(crate) open: fs::File,
-    /// Its content, if it is short.
+    /// The content of the file, if the file is short.
     pub(crate) whole: Option<Bytes>,
     pub(crate) bytes: u64,
-    /// Its entity tag, with quotes.
+    /// The file's entity tag, with quotes.
     pub(crate) tag: String,
     pub(crate) kind: &'static str,
     pub(crate) coding: Option<&'static str>,
-    /// Whether other clients get another variant.
+    /// Whether the file has precompressed variants, so that other clients may get another one.
     pub(crate) has_variants: bool,
 }
 
 impl Wanted {
-    /// `None` for names that are never served: hidden files often hold secrets.
+    /// Returns `None` for names that are never served, because hidden files often hold secrets.
     pub(crate) fn of(head: &Head) -> Option<Self> {
         let path = percent_decode(head.path()).decode_utf8().ok()?;
         let segments: Vec<&str> = path.split('/').filter(|one| !one.is_empty()).collect();
@@ -74,8 +75,8 @@ impl Wanted {
     }
 }
 
-/// Looks for the file in `folder` of `code`, then for `fallback`. Blocks for the time that the disk
-/// takes.
+/// Looks for the requested file in `folder` of `code`, and then for `fallback`. Blocks while the
+/// disk is read.
 pub(crate) fn find(
     code: &Path,
     folder: &str,
@@ -104,9 +105,10 @@ pub(crate) fn find(
     found.or_else(|| file(&root, &fallback?, wanted, version).map(Found::Fallback))
 }
 
-/// Opens an ordinary file below the folder. Links lead to files below the folder only.
+/// Opens an ordinary file below the folder. Symbolic links are followed only to files below the
+/// folder.
 fn plain(root: &OwnedFd, path: &str) -> Option<(OwnedFd, u64)> {
-    // Opening a pipe would wait for its writer.
+    // Without NONBLOCK, opening a pipe would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let file = openat2(root, path, flags, Mode::empty(), within).ok()?;

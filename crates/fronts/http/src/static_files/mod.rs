@@ -1,9 +1,10 @@
-//! Files of a function that the node serves itself: pages, styles, pictures.
+//! Serves a function's static files (pages, styles, pictures) without running the function.
 //!
-//! [`answer`] looks for the file that a request is for and makes the answer, with validators, ranges
-//! and precompressed variants (RFC 9110). It opens files only below the folder of the function, also
-//! if a link points elsewhere. This module must not know how an answer is sent, and whether the sender
-//! may have it. The lookup is in `lookup.rs`, the conditions of a request in `conditions.rs`.
+//! [`answer`] finds the requested file and makes the answer, with validators, ranges and
+//! precompressed variants (RFC 9110). It opens only files below the function's folder, even if a
+//! symbolic link points elsewhere. This module must not know how an answer is sent or whether the
+//! client may read the file. The lookup is in `lookup.rs`, conditional requests and ranges are in
+//! `conditions.rs`.
 
 mod coding;
 mod conditions;
@@ -25,9 +26,10 @@ use conditions::{Part, Validity};
 use field::field;
 use lookup::{Found, Wanted};
 
-/// The answer to a request for a file, or `None` if no file is there, so that the function answers.
-/// `code` is the folder with the code of the function's revision, whose name stands for its content.
-/// `name` is the function's name if the request's path was that name without a `/` behind it.
+/// The answer to a request for a file. `None` if the file does not exist; the function then
+/// answers. `code` is the folder with the code of the function's revision, whose name identifies
+/// the content. `name` is the function's name if the request's path was that name without a
+/// trailing `/`.
 pub async fn answer(
     code: &Path,
     rules: &StaticFiles,
@@ -48,19 +50,21 @@ pub async fn answer(
         Found::Folder(last) => Some(redirect(name.unwrap_or(&last), head.query())),
         Found::File(_) if name.is_some() => Some(redirect(name?, head.query())),
         Found::File(file) => Some(file_reply(file, rules.cache_s, head)),
-        // A page that stands for others changes with each deploy, and must not be taken for them.
+        // A fallback page changes with each deploy, so clients must not cache it as the requested
+        // page.
         Found::Fallback(file) => Some(file_reply(file, 0, head)),
     }
 }
 
-/// Whether the sender is a browser that opens a page, and not a script or a picture of one.
+/// Whether a browser wants to open the address as a page, rather than load a script or a picture
+/// for another page.
 fn wants_page(head: &Head) -> bool {
     let accepted = field(head, b"accept").unwrap_or_default();
     accepted.split(|byte| *byte == b',').any(|one| one.trim_ascii().starts_with(b"text/html"))
 }
 
-/// Sends a browser to the same address with a `/` at its end, from which relative addresses in a page
-/// lead into the folder.
+/// Redirects a browser to the same address with a trailing `/`. Relative links in a page then point
+/// into the folder.
 fn redirect(last: &str, query: &[u8]) -> Reply {
     let mut to = format!("{last}/").into_bytes();
     if !query.is_empty() {

@@ -1,4 +1,4 @@
-//! A long file as the body of an answer.
+//! Streams a long file as the body of an answer.
 
 use std::fs::File;
 use std::io;
@@ -10,10 +10,10 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use mote_core::body::{Body, BodyError, BodySource};
 
-/// Bytes that are read at once.
+/// The number of bytes that are read at once.
 const CHUNK_BYTES: u64 = 64 << 10;
 
-/// The part of `file` from `start` on.
+/// The body with the `length` bytes of `file` that begin at `start`.
 pub(crate) fn body(file: File, start: u64, length: u64) -> Body {
     if length == 0 {
         return Body::Empty;
@@ -56,7 +56,7 @@ impl BodySource for FileSource {
         let Some(reading) = &mut self.reading else { return Poll::Pending };
         let read = ready!(reading.as_mut().poll(cx));
         self.reading = None;
-        // A disk that fails, or a file that somebody has shortened.
+        // The disk failed, or the file has been shortened meanwhile.
         let Ok(piece) = read else { return Poll::Ready(Some(Err(BodyError::Incomplete))) };
         self.at += piece.len() as u64;
         self.left -= piece.len() as u64;

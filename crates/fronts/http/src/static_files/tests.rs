@@ -4,7 +4,7 @@ use mote_core::invocation::headers;
 
 use super::*;
 
-/// A function's code with a folder of files, and a file that is not for others.
+/// A function's code: a folder of public files, and a file outside it that must not be served.
 struct Site {
     dir: tempfile::TempDir,
     rules: StaticFiles,
@@ -35,7 +35,7 @@ impl Site {
         answer(self.dir.path(), &self.rules, &head.finish(), None).await
     }
 
-    /// The status and the body.
+    /// Returns the status and the body.
     async fn text(&self, path: &str, fields: &[(&str, &str)]) -> (u16, String) {
         let Some(reply) = self.get(path, fields).await else { return (0, String::new()) };
         let body = reply.body.collect(1 << 30).await.expect("a body");
@@ -139,6 +139,6 @@ async fn a_page_stands_for_all_that_is_not_there() {
     let page = [("accept", "application/xhtml+xml, text/html;q=0.9")];
     assert_eq!(site.text("/orders/7", &page).await, (200, "<p>app".into()));
     assert_eq!(site.text("/a.js", &page).await, (200, "code".into()));
-    // A script asks the function.
+    // A script does not accept `text/html`, so the request goes to the function.
     assert_eq!(site.text("/orders/7", &[("accept", "*/*")]).await.0, 0);
 }

@@ -1,16 +1,16 @@
-//! Frames of a client become records for the function.
+//! Turns frames of a client into records for the function.
 
 use crate::websocket::{
     BINARY, CLOSE, CONTINUATION, CONTROL_BYTES_MAX, FIN, NO_CODE, NOT_TEXT, PING, PONG,
     PROTOCOL_ERROR, TEXT, TOO_LONG, extend_record, put_record,
 };
 
-/// Why no more frames are read.
+/// Why reading frames has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// The client sent a close frame with this code.
     Closed(u16),
-    /// The client broke the protocol, or a limit; the code is for the close frame to it.
+    /// The client broke the protocol or a limit. The close frame to the client has this code.
     Failed(u16),
 }
 
@@ -22,11 +22,11 @@ pub struct FromClient {
     head: [u8; 14],
     head_bytes: usize,
     frame: Option<Frame>,
-    /// Content of a control frame.
+    /// The content of the control frame that is arriving.
     control: Vec<u8>,
-    /// The kind of the message whose frames are arriving, and its bytes so far.
+    /// The kind of the message that is arriving, and the number of its bytes so far.
     message: Option<(u8, u64)>,
-    /// Where the record of that message begins which this read has appended.
+    /// The position of the record that the current read has appended for that message.
     record: Option<usize>,
     text: Utf8,
 }
@@ -37,7 +37,7 @@ struct Frame {
     is_last: bool,
     mask: [u8; 4],
     left: u64,
-    /// Content bytes that were read, for the mask.
+    /// The number of content bytes read so far, which determines the position in the mask.
     at: usize,
 }
 
@@ -56,8 +56,8 @@ impl FromClient {
         }
     }
 
-    /// Reads bytes of the client, which it unmasks in place. Appends records to `records`, and to
-    /// `replies` the frames with which the client's pings are answered.
+    /// Reads bytes from the client and unmasks them in place. Appends records to `records`, and
+    /// appends to `replies` the pong frames that answer the client's pings.
     pub fn read(
         &mut self,
         mut bytes: &mut [u8],
@@ -94,7 +94,7 @@ impl FromClient {
         }
     }
 
-    /// The frame whose head is complete, if it is.
+    /// Returns the frame that is arriving, once its head is complete.
     fn begin(&mut self) -> Result<Option<Frame>, Ended> {
         let wrong = Err(Ended::Failed(PROTOCOL_ERROR));
         let head = &self.head[..self.head_bytes];
@@ -103,7 +103,8 @@ impl FromClient {
         let is_last = first & FIN != 0;
         let is_control = opcode & 0x8 != 0;
         let is_known = matches!(opcode, CONTINUATION | TEXT | BINARY | CLOSE | PING | PONG);
-        // Reserved bits belong to extensions, and a client masks all of its frames.
+        // Reserved bits belong to extensions, which are not negotiated. A client must mask all of
+        // its frames.
         if first & 0x70 != 0 || !is_known || second & 0x80 == 0 {
             return wrong;
         }
@@ -123,7 +124,7 @@ impl FromClient {
         let long = long.iter().fold(0, |length, byte| length << 8 | u64::from(*byte));
         let left = if length_bytes == 0 { u64::from(short) } else { long };
         let mask = [mask[0], mask[1], mask[2], mask[3]];
-        // The shortest form of a length is required (RFC 6455, 5.2).
+        // A length must be sent in its shortest form (RFC 6455, 5.2).
         let least = match length_bytes {
             0 => 0,
             2 => 126,
@@ -180,7 +181,7 @@ impl FromClient {
         Ok(())
     }
 
-    /// The frame is complete.
+    /// Called when the frame is complete.
     fn end(&mut self, records: &mut Vec<u8>, replies: &mut Vec<u8>) -> Result<(), Ended> {
         let Some(frame) = self.frame.take() else { return Ok(()) };
         match frame.opcode {
@@ -192,7 +193,7 @@ impl FromClient {
             }
             PONG => self.control.clear(),
             CLOSE => return Err(self.closed(records)),
-            // The last frame of a message can be empty.
+            // The last frame of a message may be empty, and still has to end the message.
             _ if frame.at == 0 && frame.is_last => return self.content(frame, &[], records),
             _ => {}
         }
@@ -237,16 +238,16 @@ fn unmask(content: &mut [u8], mask: [u8; 4], at: usize) {
     }
 }
 
-/// Checks that text which arrives in pieces is UTF-8.
+/// Checks text that arrives in pieces for valid UTF-8.
 #[derive(Debug, Default)]
 struct Utf8 {
-    /// The beginning of a character that is not complete.
+    /// The first bytes of a character that has not arrived completely.
     kept: [u8; 4],
     kept_bytes: usize,
 }
 
 impl Utf8 {
-    /// Whether it can still become UTF-8.
+    /// Returns whether the text can still become valid UTF-8.
     fn read(&mut self, mut bytes: &[u8]) -> bool {
         while self.kept_bytes > 0
             && let Some((first, rest)) = bytes.split_first()
@@ -300,11 +301,11 @@ mod tests {
         bytes
     }
 
-    /// The kind of a message, and its content.
+    /// A message's kind and content.
     type Message = (u8, Vec<u8>);
 
-    /// What comes of these bytes when they arrive in pieces of this length: the messages, the
-    /// replies and the end.
+    /// The messages, replies and end that result from these bytes when they arrive in pieces of
+    /// this length.
     fn read(bytes: &[u8], piece: usize) -> (Vec<Message>, Vec<u8>, Option<Ended>) {
         let mut reader = FromClient::new(100_000);
         let mut records = Vec::new();
@@ -403,7 +404,7 @@ mod tests {
         check(&frame(0x80, b"hi"), PROTOCOL_ERROR);
         check(&frame(0x09, b"hi"), PROTOCOL_ERROR);
         check(&frame(0x89, &[0; 126]), PROTOCOL_ERROR);
-        // Lengths in a longer form than they need.
+        // A length in a longer form than it needs.
         check(b"\x82\xfe\x00\x7d\0\0\0\0", PROTOCOL_ERROR);
         check(b"\x82\xff\0\0\0\0\0\0\xff\xff\0\0\0\0", PROTOCOL_ERROR);
         check(&[frame(0x01, b"a"), frame(0x81, b"b")].concat(), PROTOCOL_ERROR);

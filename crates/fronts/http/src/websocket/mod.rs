@@ -1,18 +1,19 @@
-//! Messages of WebSockets (RFC 6455), for functions whose worker reads no frames.
+//! WebSocket messages (RFC 6455) for functions whose worker does not read frames.
 //!
-//! Between the client and the node there are frames; between the node and the worker, in the bodies
-//! of the invocation, there are *records*:
+//! The client and the node exchange frames. The node and the worker exchange *records* in the
+//! bodies of the invocation:
 //!
 //! ```text
 //! 0 kind u8 (1 text, 2 binary, 8 close) | 1 flags u8 (1: more of this message follows) | 2 zero u16
 //! 4 length u32 | 8 content
 //! ```
 //!
-//! The content of a close record is that of a close frame: the code, in network order, and the
-//! reason. [`FromClient`] turns frames into records and [`ToClient`] records into frames; both pass
-//! content on as it arrives, so neither holds a message. What one read brings of a message is one
-//! record, however the client cuts it into frames. Pings and pongs do not reach the function.
-//! No extension is negotiated. The module is pure: it knows no sockets, no clocks and no functions.
+//! A close record has the same content as a close frame: the code, in network order, and the
+//! reason. [`FromClient`] turns frames into records, and [`ToClient`] turns records into frames.
+//! Both pass content on as it arrives, so neither holds a whole message. The part of a message that
+//! arrives in one read becomes one record, regardless of how many frames the client uses for it.
+//! Pings and pongs do not reach the function. No extension is negotiated. The module is pure: it
+//! knows no sockets, no clocks and no functions.
 
 mod from_client;
 mod to_client;
@@ -29,15 +30,15 @@ const BINARY: u8 = 0x2;
 const CLOSE: u8 = 0x8;
 const PING: u8 = 0x9;
 const PONG: u8 = 0xa;
-/// The bit of a frame after which its message is complete.
+/// The flag of the last frame of a message.
 const FIN: u8 = 0x80;
-/// The flag of a record that more of its message follows.
+/// The flag of a record whose message continues in the next record.
 const MORE: u8 = 1;
 const RECORD_HEAD_BYTES: usize = 8;
-/// Longest content of a control frame.
+/// The largest permitted content of a control frame.
 const CONTROL_BYTES_MAX: usize = 125;
 
-/// The peer or the function goes away.
+/// The peer or the function is going away.
 pub const GOING_AWAY: u16 = 1001;
 /// The peer broke the protocol.
 pub const PROTOCOL_ERROR: u16 = 1002;
@@ -52,7 +53,7 @@ pub const TOO_LONG: u16 = 1009;
 /// The function failed.
 pub const FAILED: u16 = 1011;
 
-/// The value of `Sec-WebSocket-Accept` for this `Sec-WebSocket-Key`; `None` if the key is not one.
+/// The `Sec-WebSocket-Accept` value for this `Sec-WebSocket-Key`. `None` if the key is not valid.
 pub fn accept(key: &[u8]) -> Option<String> {
     if base64::decode(key)?.len() != 16 {
         return None;
@@ -63,7 +64,7 @@ pub fn accept(key: &[u8]) -> Option<String> {
     Some(base64::encode(&hash.finalize()))
 }
 
-/// A close frame of a server. The codes that are never sent become a frame without a code.
+/// A close frame sent by a server. A code that must never be sent is left out of the frame.
 pub fn close_frame(code: u16) -> Vec<u8> {
     if matches!(code, NO_CODE | ABNORMAL) {
         return vec![FIN | CLOSE, 0];
@@ -85,7 +86,7 @@ fn put_record(out: &mut Vec<u8>, kind: u8, more: bool, content: &[u8]) {
     out.extend_from_slice(content);
 }
 
-/// Appends content to the record at `at`, which is the last one.
+/// Appends content to the last record, which begins at `at`.
 fn extend_record(out: &mut Vec<u8>, at: usize, more: bool, content: &[u8]) {
     out.extend_from_slice(content);
     let length = (out.len() - at - RECORD_HEAD_BYTES) as u32;

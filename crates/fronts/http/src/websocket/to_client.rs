@@ -1,4 +1,4 @@
-//! Records of the function become frames for the client.
+//! Turns records of the function into frames for the client.
 
 use crate::websocket::{
     BINARY, CLOSE, CONTINUATION, CONTROL_BYTES_MAX, FIN, MORE, RECORD_HEAD_BYTES, TEXT,
@@ -10,15 +10,15 @@ pub struct ToClient {
     /// The head of the record that is arriving.
     head: [u8; RECORD_HEAD_BYTES],
     head_bytes: usize,
-    /// Content of the record that has not arrived.
+    /// The number of content bytes of the record that have not arrived.
     left: u32,
-    /// The message has begun with an earlier frame.
+    /// Whether an earlier frame has begun the message.
     is_open: bool,
     has_closed: bool,
 }
 
 impl ToClient {
-    /// Reads bytes of the function, and appends frames to `out`. What follows a close record is
+    /// Reads bytes from the function and appends frames to `out`. Bytes after a close record are
     /// dropped. An error means that the worker broke its protocol.
     pub fn write(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
         while !bytes.is_empty() {

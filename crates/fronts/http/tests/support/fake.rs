@@ -1,4 +1,4 @@
-//! A small node for tests of the fronts: functions that echo, wait, stream or fail, and a record of
+//! A small node for tests of the fronts. Its functions echo, wait, stream or fail, and it records
 //! the requests that they received.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
@@ -17,7 +17,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};
 use tokio::sync::{Notify, Semaphore};
 
-/// One invocation as a function received it.
+/// One invocation, as a function received it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saw {
     pub method: String,
@@ -29,29 +29,29 @@ pub struct Saw {
 
 #[derive(Default)]
 pub struct State {
-    /// Invocations begun.
+    /// The number of invocations that have begun.
     pub calls: AtomicU64,
-    /// Invocations dropped before their end.
+    /// The number of invocations that were dropped before their end.
     pub cancelled: AtomicU64,
-    /// Notified at each start, cancellation and end.
+    /// Notified when an invocation starts, is cancelled or ends.
     pub changed: Notify,
     pub saw: Mutex<Vec<Saw>>,
-    /// The key by which each look-up would have chosen a revision.
+    /// For each look-up, the key that would have chosen a revision.
     pub keys: Mutex<Vec<Option<u64>>>,
-    /// Chunks of streamed answers that exist now, and the largest number that ever existed.
+    /// The number of chunks of streamed answers that exist now, and the largest number that existed
+    /// at once.
     pub held: Arc<AtomicU64>,
     pub held_max: Arc<AtomicU64>,
-    /// Streamed answers that were dropped, at their end or earlier.
+    /// The number of streamed answers that were dropped, whether at their end or earlier.
     pub streams_over: Arc<AtomicU64>,
     pub largest_chunk: AtomicU64,
     pub sink_bytes: AtomicU64,
 }
 
-/// The node.
 #[derive(Clone)]
 pub struct Fake {
     pub state: Arc<State>,
-    /// `slow` and `sink` wait for a permit.
+    /// The functions `slow` and `sink` wait for a permit.
     pub permits: Arc<Semaphore>,
     routes: Arc<Vec<Route>>,
 }
@@ -120,12 +120,12 @@ impl Fake {
         self.state.calls.load(Ordering::SeqCst)
     }
 
-    /// The invocations that functions received since the last call of this.
+    /// Takes the recorded invocations, so that the next call returns only later ones.
     pub fn take_saw(&self) -> Vec<Saw> {
         std::mem::take(&mut self.state.saw.lock())
     }
 
-    /// Waits, from a plain thread, until `done` returns true.
+    /// Waits on an ordinary thread until `done` returns true.
     pub fn wait(&self, what: &str, done: impl Fn(&State) -> bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let waited = runtime.block_on(async {
@@ -136,7 +136,8 @@ impl Fake {
                     if done(&self.state) {
                         break;
                     }
-                    // Some of the awaited changes send no notification.
+                    // Some of the awaited changes send no notification, so the state is also
+                    // checked at intervals.
                     let pause = tokio::time::Duration::from_millis(20);
                     let _ = tokio::time::timeout(pause, changed).await;
                 }
@@ -147,7 +148,7 @@ impl Fake {
     }
 }
 
-/// Notes whether the invocation came to its end.
+/// Counts the invocation as cancelled on drop, unless it has come to its end.
 struct Running(Arc<State>, bool);
 
 impl Drop for Running {
@@ -170,7 +171,7 @@ fn number(query: &str) -> usize {
     query.split('&').find_map(|part| part.strip_prefix("n=")).map_or(0, |n| n.parse().unwrap())
 }
 
-/// The byte at `at` of every generated body.
+/// The byte at position `at` of every generated body.
 pub fn pattern(at: usize) -> u8 {
     (at % 251) as u8
 }
@@ -312,7 +313,7 @@ impl Fake {
     }
 }
 
-/// A body that never continues; it counts as running until it is dropped.
+/// A body that never continues. Its invocation counts as running until the body is dropped.
 struct Stalled(Option<Running>);
 
 impl BodySource for Stalled {
@@ -336,7 +337,7 @@ impl Drop for Streaming {
     }
 }
 
-/// A chunk that counts itself.
+/// A chunk that counts itself while it exists.
 struct Chunk(Vec<u8>, Arc<AtomicU64>);
 
 impl AsRef<[u8]> for Chunk {
@@ -365,7 +366,7 @@ impl BodySource for Streaming {
     }
 }
 
-/// A seeded generator: the same seed gives the same run.
+/// A seeded random generator. The same seed gives the same run.
 pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
@@ -386,7 +387,7 @@ impl Random {
     }
 }
 
-/// `MOTE_TEST_SEED` or a fixed one; the caller prints it.
+/// The seed from `MOTE_TEST_SEED`, or a fixed one. The caller prints it.
 pub fn seed() -> u64 {
     std::env::var("MOTE_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x6d6f_7465)
 }

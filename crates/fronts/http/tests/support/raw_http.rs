@@ -1,4 +1,4 @@
-//! A served HTTP front on loopback and a raw client for it.
+//! Starts an HTTP front on loopback, and provides a raw client for it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -34,7 +34,8 @@ impl Server {
                     SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4().unwrap(),
                     SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6().unwrap(),
                 };
-                // The buffer is small, so that the kernel holds little of a body that is not read.
+                // The receive buffer is small, so that the kernel holds little of a body that is
+                // not read.
                 socket.set_recv_buffer_size(64 << 10).unwrap();
                 socket.set_send_buffer_size(64 << 10).unwrap();
                 socket.bind(address).unwrap();
@@ -58,7 +59,7 @@ impl Server {
         self.stopper.stop();
     }
 
-    /// Stops the front; all its connections must end.
+    /// Stops the front. All its connections must end.
     pub fn stop(&mut self) {
         self.stopper.stop();
         if let Some(thread) = self.thread.take() {
@@ -91,7 +92,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// `detail` of a problem document, otherwise the empty text.
+    /// The `detail` of a problem document, or an empty string for other bodies.
     pub fn detail(&self) -> String {
         serde_json::from_slice::<serde_json::Value>(&self.body)
             .ok()
@@ -116,7 +117,7 @@ impl Client {
         self
     }
 
-    /// Sends in two parts; the server has a moment to read the first one alone.
+    /// Sends the bytes in two parts, with a pause so that the server can read the first part alone.
     pub fn send_split(&mut self, bytes: &[u8], cut: usize) {
         self.send(&bytes[..cut]);
         self.stream.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
@@ -125,7 +126,7 @@ impl Client {
         self.send(&bytes[cut..]);
     }
 
-    /// Reads more; `false` at the end of the connection or when the wait is over.
+    /// Reads more bytes. Returns `false` at the end of the connection or when the time is over.
     fn fill(&mut self) -> bool {
         let mut buffer = [0; 64 << 10];
         match self.stream.read(&mut buffer) {
@@ -160,7 +161,8 @@ impl Client {
         Some(std::mem::replace(&mut self.read, rest))
     }
 
-    /// The next answer; `None` if the connection ended before or during it.
+    /// Reads the next answer. Returns `None` if the connection ended before the answer was
+    /// complete.
     pub fn answer(&mut self, to_head: bool) -> Option<Answer> {
         let mut answer = self.head()?;
         if answer.status == 100 {
@@ -207,7 +209,7 @@ impl Client {
         }
     }
 
-    /// Whether nothing more arrives and the server has closed the connection.
+    /// Whether nothing more arrives because the server has closed the connection.
     pub fn is_over(&mut self) -> bool {
         if !self.read.is_empty() {
             return false;
