@@ -1,35 +1,35 @@
 //! MQTT triggers of a function: what they subscribe to, and how messages are acknowledged.
 //!
-//! The structs are also the form in which specs are stored: a field that is added has a default.
+//! Specs are stored in the form of these structs, so a new field must have a default.
 
 use serde::{Deserialize, Serialize};
 
 use crate::secret::is_secret_name;
 
-/// Most MQTT triggers of one function; each has a connection of its own.
+/// Most MQTT triggers of one function. Each trigger has a connection of its own.
 pub const MQTT_TRIGGERS_MAX: usize = 16;
-/// Messages that may be unacknowledged at once, unless the manifest sets a number: enough to keep
-/// one instance of every runtime busy over a network with a few milliseconds of delay.
+/// Default for the messages that may be unacknowledged at once. This is enough to keep one instance
+/// of every runtime busy over a network with a few milliseconds of delay.
 pub const MQTT_INFLIGHT_DEFAULT: u16 = 64;
-/// Most unacknowledged messages; a broker holds each of them in memory.
+/// Most messages that may be unacknowledged at once. A broker holds each of them in memory.
 pub const MQTT_INFLIGHT_MAX: u16 = 4_096;
-/// Longest topic filter, reply, broker address and user name in bytes.
+/// Longest topic filter, reply topic, broker address and user name, in bytes.
 pub const MQTT_TEXT_BYTES_MAX: usize = 1_024;
 
 /// Longest topic of a message in bytes.
 pub const TOPIC_BYTES_MAX: usize = 1_024;
 
-/// Why two triggers of one function cannot subscribe to the same topics: the broker would know
-/// them as one client.
+/// Why two triggers of one function cannot subscribe to the same topics: to the broker, they would
+/// be the same client.
 pub const SAME_FILTER: &str = "another trigger of this function has the same filter and broker";
 
-/// A subscription whose messages are invocations of the function.
+/// A subscription. Each of its messages becomes an invocation of the function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MqttTrigger {
     /// The topic filter, which may begin with `$share/GROUP/`.
     pub filter: String,
-    /// The broker's address, or [`LOCAL`]; `None` is the broker of the node's configuration.
+    /// The broker's address, or [`LOCAL`]. `None` means the broker in the node's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker: Option<String>,
     /// The quality of service that the subscription asks for: 0, 1 or 2.
@@ -39,17 +39,17 @@ pub struct MqttTrigger {
     /// The user name for the broker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
-    /// The secret with the password.
+    /// The name of the secret that holds the password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
-    /// The secret with the certificates (PEM) that the broker's certificate must lead to; `None`
-    /// is the roots of the machine.
+    /// The name of the secret with the authorities (PEM) that must have signed the broker's
+    /// certificate. `None` means the authorities that the machine trusts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
-    /// The secret with the client's certificate (PEM).
+    /// The name of the secret that holds the client's certificate (PEM).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
-    /// The secret with the key of the client's certificate (PEM).
+    /// The name of the secret that holds the key of the client's certificate (PEM).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Whether the broker keeps the subscription and its messages while the node is away.
@@ -60,8 +60,8 @@ pub struct MqttTrigger {
     pub acknowledge: Acknowledge,
     /// Which messages run one after another.
     pub order: MqttOrder,
-    /// The topic to which answers are published; `{1}` stands for what the first wildcard of the
-    /// filter matched.
+    /// The topic to which answers are published. `{1}` stands for the text that matched the first
+    /// wildcard of the filter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply: Option<String>,
 }
