@@ -49,7 +49,7 @@ impl Access {
         }
     }
 
-    /// This mode, or `default` if the manifest does not say.
+    /// Returns this mode, or `default` if the manifest sets no mode.
     #[must_use]
     pub fn or(self, default: Access) -> Access {
         if self == Access::Unset { default } else { self }
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(caller(&["x", "spiffe://plant/*"], &names).as_deref(), Some(names[2]));
         assert_eq!(caller(&["spiffe://*/pump"], &names).as_deref(), Some(names[2]));
         assert_eq!(caller(&["pump", "Pump 3", "*.example.com"], &names), None);
-        // The two parts of a pattern may not overlap in the name.
+        // In the name, the text before the `*` and the text after it must not overlap.
         assert_eq!(caller(&["aa*aa"], &["aaa"]), None);
         for bad in ["", "a*b*", "a\nb", "ü", &"x".repeat(257)] {
             assert!(

@@ -102,7 +102,7 @@ pub struct FunctionSpec {
     pub port: Option<u16>,
     /// The protocol that a server speaks.
     pub protocol: Protocol,
-    /// Names of the node's secrets that its instances read as files.
+    /// Names of the node's secrets that instances read as files.
     pub secrets: Vec<String>,
     /// Environment variables whose values are secrets. Maps each variable to the name of its
     /// secret.

@@ -15,7 +15,7 @@ pub const CORS_AGE_S_MAX: u32 = 86_400;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpRules {
-    /// Names of fields that a request must have, in lower case.
+    /// Names, in lower case, of header fields that a request must have.
     pub headers: Vec<String>,
     /// A TCP port of the node on which the function answers at every path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ pub struct HttpRules {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StaticFiles {
-    /// The folder with the files, below that of the code.
+    /// The folder that contains the files, as a path below the folder of the code.
     pub folder: String,
     /// The file in the folder that browsers receive if a page does not exist.
     pub fallback: Option<String>,
@@ -46,17 +46,18 @@ pub struct StaticFiles {
     pub cache_s: u32,
 }
 
-/// The pages of other origins that may call the function (Fetch standard, CORS protocol).
+/// Says which pages of other origins may call the function, and how (Fetch standard, CORS
+/// protocol).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cors {
-    /// Origins as browsers write them, or `*`.
+    /// Origins in the form that browsers use, or `*`.
     pub origins: Vec<String>,
     /// Methods that pages may use.
     pub methods: Vec<String>,
-    /// Names of fields that pages may send, in lower case.
+    /// Names, in lower case, of header fields that pages may send.
     pub headers: Vec<String>,
-    /// Names of fields of an answer that pages may read, in lower case.
+    /// Names, in lower case, of header fields of an answer that pages may read.
     pub expose: Vec<String>,
     /// Whether browsers send cookies and other credentials.
     pub credentials: bool,

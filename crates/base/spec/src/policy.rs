@@ -52,9 +52,9 @@ impl Policy {
         }
     }
 
-    /// Whether the rule can scale to zero instances. Kubernetes' and OpenFaaS's rules cannot (the
-    /// Kubernetes field `minReplicas` is 1 unless a feature gate is on; OpenFaaS's free rule has a
-    /// minimum of 1).
+    /// Whether the rule can scale to zero instances. Kubernetes' and OpenFaaS's rules cannot.
+    /// Kubernetes requires a `minReplicas` of at least 1 unless a feature gate is on. OpenFaaS's
+    /// free rule has a minimum of 1.
     pub fn scales_to_zero(&self) -> bool {
         !matches!(self, Policy::Hpa(_) | Policy::OpenFaas(_))
     }

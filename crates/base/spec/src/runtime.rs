@@ -1,4 +1,4 @@
-//! The runtimes of functions, and how many invocations an instance of each runs at once.
+//! The runtimes of functions, and how many invocations one instance of each runtime runs at once.
 
 use serde::{Deserialize, Serialize};
 

@@ -13,11 +13,11 @@ pub const SCHEDULES_MAX: usize = 100;
 pub const EXPRESSION_BYTES_MAX: usize = 256;
 /// Shortest interval of `every`.
 pub const EVERY_MS_MIN: u64 = 1_000;
-/// Longest interval of `every`; a cron expression describes longer ones.
+/// Longest interval of `every`. A cron expression can describe longer ones.
 pub const EVERY_MS_MAX: u64 = 7 * 86_400_000;
 /// Longest delay of `jitter`.
 pub const JITTER_MS_MAX: u64 = 86_400_000;
-/// Longest body of a call by a schedule in bytes; the node keeps it in memory.
+/// Longest body of a scheduled call, in bytes. The node keeps the body in memory.
 pub const SCHEDULE_BODY_BYTES_MAX: usize = 64 << 10;
 /// The time zone of schedules that name none.
 pub const TIMEZONE_DEFAULT: &str = "UTC";

@@ -56,7 +56,7 @@ pub(super) struct Listeners {
     openwhisk: Option<OpenWhisk>,
 }
 
-/// The socket of OpenWhisk's API, and the channels through which its owner reaches it.
+/// The socket of OpenWhisk's API, and both ends of the channel for manifests.
 struct OpenWhisk {
     bound: Bound,
     manifests: mote_platforms::openwhisk::Manifests,

@@ -199,7 +199,7 @@ impl Issuers {
 }
 
 async fn refresh(issuer: Arc<Issuer>, outgoing: Outgoing, room: Arc<Semaphore>) {
-    // The semaphore is never closed.
+    // This cannot fail, because the semaphore is never closed.
     let _place = room.acquire().await;
     let fetched = fetch::keys(&issuer, &outgoing).await;
     let now = Instant::now();

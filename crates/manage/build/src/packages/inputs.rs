@@ -247,7 +247,7 @@ fn requirement(line: &str) -> Requirement {
         if harmless || is_address(word) {
             continue;
         }
-        // `name@https://…` without spaces.
+        // The word may be `name@https://…` without spaces.
         let word =
             word.split_once('@').filter(|(_, at)| is_address(at)).map_or(word, |(name, _)| name);
         let lower = word.to_ascii_lowercase();

@@ -59,7 +59,7 @@ pub struct Act {
     /// The sender: the name of a token, after its namespace and a slash if it has a namespace, or a
     /// user of this machine.
     pub who: String,
-    /// The address of the sender, or the socket.
+    /// The address of the sender, or `socket` for the management socket.
     pub from: String,
     pub method: String,
     /// The path of the request, without the query.

@@ -64,7 +64,7 @@ pub struct Config {
     pub access: Access,
     /// The memory that all instances together may use.
     pub memory: Share,
-    /// Threads that serve HTTP connections; 0 chooses by the number of cores.
+    /// Number of threads that serve HTTP connections. With 0, the number of cores decides.
     pub threads: usize,
     /// Whether to poll for the next event before sleeping.
     pub polling: bool,
@@ -126,7 +126,7 @@ pub struct PlatformApis {
 }
 
 impl PlatformApis {
-    /// Whether all of them are switched off.
+    /// Whether all platform APIs are switched off.
     pub fn is_off(&self) -> bool {
         *self == Self::default()
     }
@@ -136,11 +136,11 @@ impl PlatformApis {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TinyFaas {
     pub management: SocketAddr,
-    /// Its HTTP front; `None` switches it off.
+    /// Address of tinyFaaS' HTTP front; `None` switches it off.
     pub http: Option<SocketAddr>,
-    /// Its CoAP front; `None` switches it off.
+    /// Address of tinyFaaS' CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
-    /// Its gRPC front; `None` switches it off.
+    /// Address of tinyFaaS' gRPC front; `None` switches it off.
     pub grpc: Option<SocketAddr>,
 }
 

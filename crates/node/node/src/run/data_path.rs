@@ -50,7 +50,7 @@ pub(crate) struct DataPath {
     pub(crate) cores: u32,
 }
 
-/// Starts the engine on the current runtime. It serves no function yet.
+/// Starts the engine on the current runtime. The engine serves no function yet.
 pub(super) fn begin(config: &Config, opened: &Opened, secrets: Secrets) -> Result<DataPath> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cores_max = u32::try_from(cores).unwrap_or(1);

@@ -179,7 +179,7 @@ pub fn default_socket(given: &Given) -> PathBuf {
 }
 
 impl Loaded {
-    /// Reads and checks everything; reports all mistakes together.
+    /// Reads and checks the whole configuration. Reports all mistakes together.
     pub fn load(given: &Given) -> Result<Self, Mistakes> {
         let (path, required) = given.file();
         let (file, mut mistakes) = read_file(&path, required)?;
