@@ -43,8 +43,9 @@ impl Egress {
         Self { transport: Transport::Tcp, host: host.into(), port }
     }
 
-    /// The address of this destination inside a sandbox, if the manifest names it by an address. It
-    /// is the address itself. Returns `None` if the address does not stand for a single host.
+    /// If the manifest names this destination by an address, or by `localhost`, returns the address
+    /// at which code inside a sandbox reaches it. Returns `None` for other names, and for an
+    /// address that does not stand for a single host.
     pub fn literal(&self) -> Option<IpAddr> {
         let address = match self.host.as_str() {
             "localhost" => Ipv4Addr::LOCALHOST.into(),
@@ -77,8 +78,8 @@ impl fmt::Display for Egress {
 /// The host name that stands for every host.
 pub const ANY_HOST: &str = "*";
 
-/// The ports that `net = ["*"]` opens. They are those of services that functions usually call. All
-/// ports cannot be opened, because a sandbox has a listener for each port.
+/// The ports that `net = ["*"]` opens. They are those of services that functions usually call.
+/// Opening every port is not possible, because a sandbox needs a listener for each open port.
 pub const USUAL_PORTS: [u16; 28] = [
     22, 25, 80, 389, 443, 465, 587, 636, 993, 1433, 1521, 1883, 3000, 3306, 4222, 5000, 5432, 5672,
     6379, 8000, 8080, 8086, 8443, 8883, 9000, 9092, 9200, 27017,

@@ -1,7 +1,7 @@
 //! Names of header fields: how they are compared, and which of them only the node itself may set.
 
-/// The beginnings of fields that a front or a trigger adds to an invocation, except `mote-`. They
-/// hold properties of an MQTT message, and options of CoAP that HTTP does not have.
+/// The beginnings of fields that a front or a trigger adds to an invocation, in addition to
+/// `mote-`. They hold properties of an MQTT message, and options of CoAP that HTTP does not have.
 const TRIGGER_FIELDS: [&[u8]; 2] = [b"mqtt-", b"coap-"];
 
 /// Whether only the node itself may set a field with this name. Such fields tell the function about

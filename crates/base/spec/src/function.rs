@@ -72,14 +72,13 @@ pub struct FunctionSpec {
     pub services: bool,
     /// Who may call the function.
     pub access: Access,
-    /// The rules for callers' tokens. Present only if the access mode is [`Access::Jwt`], and
-    /// always then.
+    /// The rules for callers' tokens. Present if and only if the access mode is [`Access::Jwt`].
     pub tokens: Option<Arc<TokenRules>>,
-    /// The rules for client certificates. Present only if the access mode is [`Access::Mtls`], and
-    /// always then.
+    /// The rules for client certificates. Present if and only if the access mode is
+    /// [`Access::Mtls`].
     pub certificates: Option<Arc<CertificateRules>>,
-    /// The rules for signed requests. Present only if the access mode is [`Access::Webhook`], and
-    /// always then.
+    /// The rules for signed requests. Present if and only if the access mode is
+    /// [`Access::Webhook`].
     pub webhook: Option<Arc<WebhookRules>>,
     /// How many calls from outside the function accepts.
     pub rates: Rates,

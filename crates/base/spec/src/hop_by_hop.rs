@@ -1,6 +1,6 @@
 //! Header fields that describe a connection and not the message (RFC 9110, 7.6.1). Code that passes
-//! a message on must leave these fields out. Such code adds the fields that only it has to leave
-//! out.
+//! a message on must leave these fields out. If it must leave out further fields, it lists them
+//! itself.
 
 /// The names of these fields in lower case. The last one asks for a change to HTTP/2 without TLS
 /// (RFC 7540, 3.2.1).
@@ -37,9 +37,9 @@ pub fn is_named<'a>(connection: impl IntoIterator<Item = &'a [u8]>, name: &[u8])
     values.any(|value| connection_options(value).any(names)) && !is_of_message(name)
 }
 
-/// Whether a field always belongs to the message, whatever `Connection` says. These are the host,
-/// the length, and the fields that say where the message comes from. Without this rule, a caller
-/// could hide its address from the node behind a proxy that passes `Connection` on.
+/// Whether a field always belongs to the message, whatever `Connection` says. Such fields are the
+/// host, the length, and the fields that say where the message comes from. Without this rule, a
+/// caller could hide its address from the node behind a proxy that passes `Connection` on.
 pub fn is_of_message(name: &[u8]) -> bool {
     const ALL: [&str; 8] = [
         "host",

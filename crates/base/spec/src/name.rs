@@ -101,8 +101,8 @@ pub fn beside<'a>(name: &'a str, of: &str) -> Option<Cow<'a, str>> {
     }
 }
 
-/// The namespace and the own name of a thing that the node keeps under this name. The reverse of
-/// [`kept`].
+/// The namespace of a thing that the node keeps under this name, and the thing's name there. The
+/// reverse of [`kept`].
 pub fn of_kept(name: &str) -> (Option<&str>, &str) {
     match name.split_once('/') {
         Some((namespace, name)) if is_label(namespace) => (Some(namespace), name),

@@ -6,7 +6,7 @@
 //! - `jwt`: only callers with a token of the function's issuer
 //! - `mtls`: only clients with a certificate
 //! - `webhook`: only services that sign their requests
-//! - `local`: only callers on the node's own machine, but no web page of another site
+//! - `local`: only callers on the node's own machine, and no web pages of other sites
 //!
 //! [`KeyRing`] holds what the node keeps of all keys. [`Guard`] decides about one request.
 //! [`Guarded`] is the layer over an invoker that every front calls. The keys and the time are

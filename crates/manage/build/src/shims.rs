@@ -121,8 +121,8 @@ pub fn unpack_chain(data_dir: &Path) -> Result<(), String> {
         if fs::exists(&fresh)? {
             fs::remove_file(&fresh)?;
         }
-        // In a sandbox, only a file that everybody may execute can be used. A hard link has the
-        // mode of the original file, so otherwise a copy is made.
+        // In a sandbox, only a file that everybody may execute can be used. If this program is not
+        // such a file, it is copied, because a hard link would have the same mode.
         let is_executable = own.mode() & 0o555 == 0o555;
         let follow = AtFlags::SYMLINK_FOLLOW;
         if !is_executable || linkat(CWD, OWN_PROGRAM, CWD, &fresh, follow).is_err() {

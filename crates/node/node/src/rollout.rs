@@ -25,8 +25,8 @@ use super::store_work::{internal, with_store};
 use super::turns::turn;
 use super::{Node, functions, schedules};
 
-/// Log lines that are searched for those of a failed start, and how many of the last lines the
-/// error shows for a function that is live. `mote logs` shows the other lines of such a function.
+/// How many log lines are searched for those of a failed start, and how many of the last ones the
+/// error shows for a live function. `mote logs` shows the other lines of such a function.
 const LINES_LOOKED_AT: usize = 1_000;
 const LINES_OF_LIVE: usize = 5;
 /// For a function that was never live: how many lines the error shows from the beginning and from

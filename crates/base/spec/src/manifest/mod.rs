@@ -115,13 +115,11 @@ pub struct FunctionManifest {
     pub protocol: Option<Lined<ProtocolName>>,
     /// `[access] mode`: who may call the function.
     pub access: Option<AccessName>,
-    /// The keys of `[access]` for callers with tokens. Present only with the mode `jwt`, and always
-    /// then.
+    /// The keys of `[access]` for callers with tokens. Present if and only if the mode is `jwt`.
     pub tokens: Option<TokensManifest>,
     /// `[access] callers`: accepted names in client certificates. Only with the mode `mtls`.
     pub callers: Option<Lined<Vec<String>>>,
-    /// The keys of `[access]` for signed requests. Present only with the mode `webhook`, and always
-    /// then.
+    /// The keys of `[access]` for signed requests. Present if and only if the mode is `webhook`.
     pub webhook: Option<WebhookManifest>,
     /// `writable`: whether each instance may write to its copy of the code.
     pub writable: Option<bool>,

@@ -19,7 +19,7 @@ const SIGNATURES_MAX: usize = 8;
 const STANDARD_SECRET: &str = "whsec_";
 
 /// Whether the head contains a signature of this scheme with the right length and a time within the
-/// window. Only with the body can it be checked who made the signature.
+/// window. This does not show who made the signature, because that check also needs the body.
 #[must_use]
 pub fn is_signed(rules: &WebhookRules, block: &[u8], now_unix_ms: u64) -> bool {
     Signed::of(&rules.scheme, block).is_some_and(|signed| signed.is_possible(rules, now_unix_ms))

@@ -17,8 +17,8 @@ const SOURCE_BYTES_MAX: u64 = 1 << 20;
 type Provided = (&'static str, &'static str);
 
 // Some packages changed their exports in later versions: a later `serialize-error` cannot be loaded
-// with `require`, and a later `redis` has another interface. Such packages have the version of the
-// image.
+// with `require`, and a later `redis` has another interface. The tables name such packages with the
+// version that the image contains.
 
 /// Python modules of OpenWhisk's images.
 const OPENWHISK_PYTHON: &[Provided] = &[

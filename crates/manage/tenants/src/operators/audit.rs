@@ -42,8 +42,9 @@ pub fn reads_only(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS")
 }
 
-/// Whether a request to the management API, or to an API of another platform, is recorded. Requests
-/// that change the node are. Calls of functions are not, because there may be many of them.
+/// Whether a request to the management API, or to an API of another platform, is recorded. A
+/// request that changes the node is recorded. Calls of functions are not, because there may be many
+/// of them.
 pub fn is_act(method: &str, path: &str) -> bool {
     let calls = path.ends_with("/invoke")
         || path.ends_with("/function_invocations")

@@ -174,8 +174,8 @@ async fn run(node: &Node, namespace: &str, operation: Operation) -> Result<Outco
         }
         Namespace::Shared(_) => None,
     };
-    // A shared namespace has no quota of a function, so whoever manages the node may fill it up to
-    // the largest quota.
+    // If no function sets a quota for the namespace, whoever manages the node may fill it up to the
+    // largest quota.
     let (Namespace::Function(name) | Namespace::Shared(name)) = &namespace;
     let limits = name::split(name).1.and_then(|owner| node.tenants.namespaces.get(owner).ok());
     let together_bytes = limits.and_then(|limits| limits.quotas.state_bytes);

@@ -3,10 +3,10 @@
 
 use mote_http::http;
 
-// Each front may use one part in this many of the open files for its connections. Together, the
-// fronts use at most two thirds. The rest is for instances, for the connections of functions, for
-// the APIs of other platforms, and for the management API, which clients of the fronts must not
-// block.
+// The constants below are parts of the open files: a front may use one part in this many for its
+// connections. Together, the fronts use at most two thirds. The rest is for instances, for the
+// connections of functions, for the APIs of other platforms, and for the management API, which
+// clients of the fronts must not block.
 
 /// The share of the node's own HTTP front.
 pub const HTTP_FILES_SHARE: usize = 3;
@@ -30,8 +30,8 @@ pub fn http_config(share: usize) -> http::Config {
     http::Config { connections_max, connections_per_address_max, streams_max, ..all }
 }
 
-/// On machines with many cores, one thread of the data path for this many cores. Functions and
-/// their clients need the other cores.
+/// On machines with many cores, the data path has one thread for this many cores, because functions
+/// and their clients need the other cores.
 const CORES_PER_THREAD: usize = 4;
 
 /// The number of threads of the data path. If `asked` is 0, it depends on the number of cores. The

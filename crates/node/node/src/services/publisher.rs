@@ -106,7 +106,7 @@ fn observers(count: usize) -> Answer {
     Answer::new(Status::Done, head, Bytes::new())
 }
 
-/// Asks the function for the state, and repeats this as long as the resource has changed meanwhile.
+/// Asks the function for the state. If the resource has changed meanwhile, asks again.
 async fn ask(publisher: Arc<Inner>, question: Question, resource: Arc<Resource>) {
     let mut next = Some(question);
     while let Some(question) = next {
