@@ -1,20 +1,20 @@
-//! Puts the parts of each shim into the one file that a sandbox gets, and compresses all files.
+//! Joins the parts of each shim into the single file that a sandbox gets, and compresses all files.
 //!
-//! The sources of a shim are several files, by topic. Opening several files in a sandbox would make
-//! each cold start slower, so the build joins them: it starts with `mote_shim`, and puts each part
-//! where it is first imported. Imports between the parts are dropped, and the parts share one
-//! namespace. The build fails where two of them define the same name. The parts become a module next
-//! to `mote_shim`, because Python and Node keep compiled modules of this kind, but not the compiled
-//! form of the file that they are started with.
+//! The source of a shim is split into several files by topic. If a sandbox had to open several
+//! files, each cold start would be slower, so the build joins them. It starts with `mote_shim` and
+//! puts each part where it is first imported. It drops imports between the parts, and the parts
+//! share one namespace. The build fails if two parts define the same name. The joined parts become
+//! a separate module next to `mote_shim`, because Python and Node keep the compiled form of such a
+//! module, but not the compiled form of the file with which they are started.
 //!
-//! This is no parser: it looks at lines that begin in the first column. The rules that the parts
-//! follow stand in `shims/python/mote_worker/__init__.py` and `shims/node/mote_shim.mjs`.
+//! This is not a parser: it looks only at lines that begin in the first column. The parts follow
+//! rules, which `shims/python/mote_worker/__init__.py` and `shims/node/mote_shim.mjs` describe.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// The files of `shims/` that sandboxes show.
+/// The files of `shims/` that sandboxes contain.
 const SHIMS: [&str; 30] = [
     "python/mote_shim.py",
     "python/mote_worker.py",
@@ -74,7 +74,7 @@ const GO: [&str; 20] = [
 
 const STANDALONE: [&str; 1] = ["standalone/serve.py"];
 
-/// What `miniz_oxide` calls its best compression.
+/// The level that `miniz_oxide` calls its best compression.
 const LEVEL: u8 = 10;
 
 fn main() -> io::Result<()> {
@@ -101,7 +101,7 @@ fn main() -> io::Result<()> {
     fs::write(out.join("archives.rs"), source)
 }
 
-/// The text of a file, in which its parts are put together.
+/// Returns the text of a file. If the file has parts, they are joined into the text.
 fn text(shims: &Path, path: &str) -> io::Result<String> {
     let file = shims.join(path);
     let folder = file.parent().unwrap_or(shims);
@@ -138,15 +138,16 @@ fn text(shims: &Path, path: &str) -> io::Result<String> {
     })
 }
 
-/// The names that a line of a JavaScript file imports from a part or exports from it, each with a
-/// comma behind it.
+/// If a line of a JavaScript file imports names from a part, or exports names from it, returns
+/// these names, each followed by a comma.
 fn names(line: &str) -> Option<String> {
     let (names, _) = line.split_once(&format!("}} from './{PARTS}/"))?;
     let (_, names) = names.split_once('{')?;
     Some(format!(" {},", names.trim()))
 }
 
-/// `source`, which takes from the module that its parts become what it imports and exports.
+/// Returns `source` changed so that its imports and exports come from the module of the joined
+/// parts.
 fn from_common_js(source: &str) -> String {
     let mut text = String::new();
     for line in source.lines() {
@@ -165,14 +166,15 @@ fn from_common_js(source: &str) -> String {
     text
 }
 
-/// An import of a module of Node in the form of CommonJS: `import fs from 'node:fs';`.
+/// Converts an import of a Node module, such as `import fs from 'node:fs';`, into the form of
+/// CommonJS.
 fn required(statement: &str) -> Option<String> {
     let (names, module) = statement.strip_prefix("import ")?.split_once(" from ")?;
     let names = names.replace(" as ", ": ");
     Some(format!("const {names} = require({});", module.strip_suffix(';')?))
 }
 
-/// `source`, which imports from the module that its parts become.
+/// Returns `source` changed so that it imports from the module of the joined parts.
 fn from_one_module(source: &str) -> String {
     let line = |line: &str| match line.strip_prefix("from ").and_then(|rest| rest.split_once('.')) {
         Some((PARTS, rest)) => match rest.split_once(' ') {
@@ -184,7 +186,7 @@ fn from_one_module(source: &str) -> String {
     source.lines().map(line).collect()
 }
 
-/// The folder of the parts, beside the file that starts the shim.
+/// The folder of the parts, next to the file that starts the shim.
 const PARTS: &str = "mote_worker";
 
 #[derive(Clone, Copy, PartialEq)]
@@ -218,13 +220,13 @@ impl<'a> Bundle<'a> {
         Self { language, folder, text: String::new(), parts, imports, names }
     }
 
-    /// Adds a file and, before the first line that needs them, the parts that it imports; or only
-    /// these parts.
+    /// Adds a file. The parts that it imports are added before the first line that needs them. If
+    /// `itself` is false, only these parts are added.
     fn add(&mut self, file: &Path, itself: bool) -> io::Result<()> {
         let wrong = |what: String| io::Error::other(format!("{}: {what}", file.display()));
         let source = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-        // What a part is for concerns readers of the part. In the bundle it would be read at each
-        // start for nothing.
+        // The comment at the top of a part is for readers of the source. In the bundle, each start
+        // would parse it for nothing.
         let head = match (self.language, source.strip_prefix("\"\"\"")) {
             (Language::Python, Some(text)) => {
                 let end = text
@@ -295,7 +297,8 @@ impl<'a> Bundle<'a> {
         }
     }
 
-    /// The part that a statement imports: `from mote_worker.NAME import …`, `… from './NAME.mjs';`.
+    /// Returns the part that a statement imports: `from mote_worker.NAME import …`, `… from
+    /// './NAME.mjs';`.
     fn part_of(&self, statement: &str) -> Option<String> {
         let name = match self.language {
             Language::Python => {
@@ -311,7 +314,7 @@ impl<'a> Bundle<'a> {
     }
 }
 
-/// The name that a line in the first column defines.
+/// Returns the name that a line defines, if the definition begins in the first column.
 fn defined(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("async ").unwrap_or(line);
     let keyword = ["class ", "def ", "function ", "const ", "let "]

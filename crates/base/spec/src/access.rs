@@ -1,14 +1,16 @@
-//! Who may call a function from outside of the node.
+//! Who may call a function from outside the node.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Who may call a function. Calls that come about inside of the node are not asked.
+/// The access mode of a function: who may call it. Calls that begin inside the node are not
+/// checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// The manifest does not say: the setting `access` of the node holds. A route never has it.
+    /// The manifest sets no mode, so the node's setting `access` applies. The route of a function
+    /// never has this mode.
     #[default]
     Unset,
     /// Callers on the node's machine.
@@ -17,7 +19,8 @@ pub enum Access {
     Public,
     /// Callers with a key that opens the function.
     Key,
-    /// The same, also with the key as the password of HTTP basic authentication.
+    /// Callers with a key that opens the function. The key may also be the password of HTTP basic
+    /// authentication.
     Basic,
     /// Callers with a token of an issuer; see [`TokenRules`].
     Jwt,
@@ -25,14 +28,14 @@ pub enum Access {
     Mtls,
     /// Services that sign their requests; see [`WebhookRules`].
     Webhook,
-    /// Everyone; a key is checked if one is sent, and names the caller. For what the node itself
-    /// answers.
+    /// Everyone. If a key is sent, it is checked and names the caller. This mode is for answers of
+    /// the node itself.
     #[serde(skip)]
     KeyIfSent,
 }
 
 impl Access {
-    /// The word of the manifest.
+    /// The word for this mode in a manifest.
     pub fn as_str(self) -> &'static str {
         match self {
             Access::Unset => "unset",
@@ -46,13 +49,13 @@ impl Access {
         }
     }
 
-    /// This mode, or `default` if the manifest does not say.
+    /// Returns this mode, or `default` if the manifest sets no mode.
     #[must_use]
     pub fn or(self, default: Access) -> Access {
         if self == Access::Unset { default } else { self }
     }
 
-    /// Whether the manifest does not say it.
+    /// Whether the manifest sets no mode.
     pub fn is_unset(&self) -> bool {
         *self == Access::Unset
     }
@@ -62,45 +65,47 @@ impl Access {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRules {
-    /// Exactly the claim `iss`.
+    /// The value that the claim `iss` must have.
     pub issuer: String,
-    /// One of the audiences in the claim `aud`.
+    /// An audience that the claim `aud` must contain.
     pub audience: String,
-    /// Where the keys of the issuer are.
+    /// The place from which the issuer's keys are taken.
     pub keys: TokenKeys,
-    /// Claims that must have this text, number or truth value, or contain it if they are lists.
+    /// Claims that a token must have. Each claim must equal this text, number or truth value, or be
+    /// a list that contains it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub claims: BTreeMap<String, serde_json::Value>,
 }
 
-/// Where the keys are with which tokens are verified.
+/// The place of the keys that verify tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenKeys {
-    /// At the address that the configuration of the issuer names (OpenID Connect Discovery).
+    /// The address that the issuer's configuration names (OpenID Connect Discovery).
     Discovered,
-    /// At this address.
+    /// This address.
     Url(String),
-    /// In this text, a JSON Web Key Set (RFC 7517).
+    /// This text, which is a JSON Web Key Set (RFC 7517).
     Set(String),
 }
 
-/// Most patterns of [`CertificateRules::callers`], and the bytes of the longest.
+/// Most patterns in [`CertificateRules::callers`], and most bytes of one pattern.
 const CALLERS_MAX: usize = 64;
 const CALLER_BYTES_MAX: usize = 256;
 
-/// The client certificates that a function accepts: those that an authority of the node has signed,
-/// with one of these names.
+/// The client certificates that a function accepts. One of the node's authorities must have signed
+/// the certificate, and the certificate must contain one of these names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateRules {
-    /// Names, in which one `*` stands for any text; empty if every name is accepted.
+    /// Accepted names, each of which may contain one `*` for any text. If the list is empty, every
+    /// name is accepted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callers: Vec<String>,
 }
 
 impl CertificateRules {
-    /// The first of a certificate's names that is accepted; it names the caller.
+    /// Returns the first name in a certificate that is accepted. It names the caller.
     pub fn caller<'a>(&self, names: &'a [String]) -> Option<&'a str> {
         let accepts = |name: &&String| {
             self.callers.is_empty() || self.callers.iter().any(|pattern| fits(pattern, name))
@@ -108,7 +113,7 @@ impl CertificateRules {
         names.iter().find(accepts).map(String::as_str)
     }
 
-    /// The first mistake: which pattern, and what is expected.
+    /// Describes the first mistake: which pattern is wrong, and what is expected.
     pub fn mistake(&self) -> Option<String> {
         if self.callers.len() > CALLERS_MAX {
             return Some(format!("at most {CALLERS_MAX} names"));
@@ -126,7 +131,7 @@ impl CertificateRules {
     }
 }
 
-/// Whether a name is this one, or fits it where it has a `*`.
+/// Whether `name` equals `pattern`. A `*` in the pattern stands for any text.
 fn fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         Some((start, end)) => name.strip_prefix(start).is_some_and(|rest| rest.ends_with(end)),
@@ -134,41 +139,41 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Longest request body of a function that accepts signed requests, in bytes: a body must be complete
-/// before its signature can be checked.
+/// Longest request body of a function that accepts signed requests, in bytes. A limit is needed,
+/// because the body must be complete before its signature can be checked.
 pub const WEBHOOK_BODY_BYTES_MAX: u64 = 16 << 20;
 
 /// The signed requests that a function accepts. `mote_access::webhook` checks their values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookRules {
-    /// How they are signed.
+    /// The scheme by which requests are signed.
     pub scheme: WebhookScheme,
-    /// The name of the node's secret with which they are signed.
+    /// The name of the node's secret with which requests are signed.
     pub secret: String,
-    /// How far the time of a signature may be from the clock of the node, in milliseconds. Not for
-    /// signatures without a time.
+    /// How much the time of a signature may differ from the node's clock, in milliseconds. Ignored
+    /// for signatures without a time.
     pub window_ms: u64,
 }
 
-/// How a service signs its requests: an HMAC (RFC 2104) of the body and of other parts.
+/// How a service signs its requests. A signature is an HMAC (RFC 2104) of the body and other parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WebhookScheme {
-    /// GitHub: `X-Hub-Signature-256`.
+    /// GitHub's scheme: `X-Hub-Signature-256`, without a time.
     Github,
-    /// Stripe: `Stripe-Signature`, with a time.
+    /// Stripe's scheme: `Stripe-Signature`, with a time.
     Stripe,
-    /// Slack: `X-Slack-Signature`, with a time.
+    /// Slack's scheme: `X-Slack-Signature`, with a time.
     Slack,
     /// Standard Webhooks: `webhook-signature`, with a time and an identifier.
     Standard,
-    /// Any other.
+    /// Any other scheme.
     Hmac(Box<HmacRules>),
 }
 
 impl WebhookScheme {
-    /// The word of the manifest, which is also the name of the caller.
+    /// The word for this scheme in a manifest. It is also the name of the caller.
     pub fn as_str(&self) -> &'static str {
         match self {
             WebhookScheme::Github => "github",
@@ -179,7 +184,7 @@ impl WebhookScheme {
         }
     }
 
-    /// Who sends such requests, for people.
+    /// A description of the sender of such requests, for people.
     pub fn sender(&self) -> &'static str {
         match self {
             WebhookScheme::Github => "GitHub",
@@ -190,7 +195,7 @@ impl WebhookScheme {
         }
     }
 
-    /// Whether a signature has a time.
+    /// Whether signatures of this scheme contain a time.
     pub fn has_time(&self) -> bool {
         match self {
             WebhookScheme::Github => false,
@@ -200,29 +205,31 @@ impl WebhookScheme {
     }
 }
 
-/// A signature in a header field.
+/// The rules for a signature in a header field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HmacRules {
-    /// The field with the signature, in lower case.
+    /// The name of the field that contains the signature, in lower case.
     pub header: String,
-    /// What stands before the signature in the field.
+    /// The text before the signature in the field.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prefix: String,
-    /// How the signature is written.
+    /// The encoding of the signature.
     #[serde(default)]
     pub encoding: SignatureEncoding,
-    /// The hash function.
+    /// The hash function of the HMAC.
     #[serde(default)]
     pub algorithm: SignatureHash,
-    /// The field with the time of the signature in seconds since 1970, in lower case.
+    /// The name of the field that contains the time of the signature in seconds since 1970, in
+    /// lower case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
-    /// What is signed: a text in which `{timestamp}` and `{body}` stand for those. `{body}` is its end.
+    /// The text that is signed. In it, `{timestamp}` and `{body}` stand for the time and the body.
+    /// `{body}` must come last.
     pub signed: String,
 }
 
-/// How a signature is written.
+/// The encoding of a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SignatureEncoding {
@@ -263,7 +270,7 @@ mod tests {
         assert_eq!(caller(&["x", "spiffe://plant/*"], &names).as_deref(), Some(names[2]));
         assert_eq!(caller(&["spiffe://*/pump"], &names).as_deref(), Some(names[2]));
         assert_eq!(caller(&["pump", "Pump 3", "*.example.com"], &names), None);
-        // The two parts of a pattern may not overlap in the name.
+        // In the name, the text before the `*` and the text after it must not overlap.
         assert_eq!(caller(&["aa*aa"], &["aaa"]), None);
         for bad in ["", "a*b*", "a\nb", "ü", &"x".repeat(257)] {
             assert!(

@@ -1,15 +1,15 @@
 //! `[async]` of a manifest: how the accepted invocations of a function are run. `mote_core::retry`
-//! decides by these rules.
+//! decides by these rules when an invocation is tried again.
 
 use serde::{Deserialize, Serialize};
 
 use crate::mqtt::check_topic;
 use crate::name::NAME_BYTES_MAX;
 
-/// What stands for the name of the function in the topic of a recipient.
+/// In the topic of a recipient, this part stands for the name of the function.
 pub const FUNCTION_PART: &str = "{function}";
 
-/// Attempts if the manifest sets no number: one, and two more after failures.
+/// Attempts in total if the manifest sets no number: the first one, and two more after failures.
 pub const ATTEMPTS_DEFAULT: u32 = 3;
 /// Most attempts that a manifest may ask for.
 pub const ATTEMPTS_MAX: u32 = 100;
@@ -18,7 +18,7 @@ pub const BACKOFF_MS_DEFAULT: u64 = 1_000;
 /// The longest pause between two attempts.
 pub const BACKOFF_MS_MAX_DEFAULT: u64 = 300_000;
 /// An invocation that has waited longer than this becomes a dead letter instead of being tried
-/// again: sensor values and notifications are worthless by then.
+/// again, because sensor values and notifications are worthless by then.
 pub const AGE_MS_MAX_DEFAULT: u64 = 6 * 3_600_000;
 
 /// A failure after which an invocation may be tried again.
@@ -34,10 +34,10 @@ pub enum RetryOn {
 }
 
 impl RetryOn {
-    /// All of them, which is the default.
+    /// All failures. This is the default.
     pub const ALL: [RetryOn; 3] = [RetryOn::Error, RetryOn::Timeout, RetryOn::Status];
 
-    /// The word used in manifests.
+    /// The word for this failure in a manifest.
     pub fn as_str(self) -> &'static str {
         match self {
             RetryOn::Error => "error",
@@ -47,13 +47,13 @@ impl RetryOn {
     }
 }
 
-/// What receives the result of an invocation that has ended.
+/// The place to which the result of an ended invocation is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recipient {
     /// Another function of the node.
     Function(String),
-    /// A POST to this address, under the node's rule for such requests.
+    /// This address, by a POST request under the rule for the node's own requests.
     Url(String),
     /// A topic of the function's MQTT broker.
     Topic(Topic),
@@ -72,7 +72,7 @@ pub struct Topic {
 }
 
 impl Topic {
-    /// The topic for the results of this function, which may be `NAME@TAG`.
+    /// The topic for the results of this function. The function may be `NAME@TAG`.
     pub fn of(&self, function: &str) -> String {
         let name = function.split('@').next().unwrap_or(function);
         self.topic.replace(FUNCTION_PART, name)
@@ -80,7 +80,7 @@ impl Topic {
 }
 
 impl Recipient {
-    /// Why nothing could ever be sent there.
+    /// The reason why a result could never be sent to this recipient; `None` if it could.
     pub fn mistake(&self) -> Option<String> {
         match self {
             Recipient::Function(name) => {
@@ -91,7 +91,8 @@ impl Recipient {
             Recipient::Url(_) => None,
             Recipient::Topic(topic) if topic.qos > 2 => Some("qos: 0, 1 or 2".to_owned()),
             Recipient::Topic(topic) => {
-                // The longest name of a function; names are topics by themselves.
+                // The longest name of a function. This is enough, because names are also valid
+                // parts of topics.
                 let longest = topic.topic.replace(FUNCTION_PART, &"f".repeat(NAME_BYTES_MAX));
                 let problem = check_topic(&longest).err()?;
                 Some(format!("topic: {problem}"))
@@ -107,29 +108,31 @@ pub struct AsyncRules {
     /// Attempts in total; `None` if the manifest sets no number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
-    /// The pause before the second attempt in milliseconds. It doubles with each attempt.
+    /// The pause before the second attempt, in milliseconds. The pause doubles with each further
+    /// attempt.
     pub backoff_ms: u64,
     /// The longest pause in milliseconds.
     pub backoff_ms_max: u64,
-    /// The failures after which it is tried again.
+    /// The failures after which an invocation is tried again.
     pub retry: Vec<RetryOn>,
-    /// Milliseconds after its acceptance, or after the time for which it was accepted, from which
-    /// on it is not tried again.
+    /// The age in milliseconds from which on an invocation is not tried again. It is counted from
+    /// the time at which the invocation was accepted, or from the later time for which it was
+    /// accepted.
     pub age_ms_max: u64,
-    /// Accepted invocations that run at once; `None` means half of what the function's instances
-    /// can run at once, so that callers who wait find room.
+    /// Accepted invocations that run at once. `None` means half of the invocations that the
+    /// function's instances can run at once, so that there is room for callers that wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
-    /// What receives the answer of an invocation that succeeded.
+    /// The recipient of the answer of an invocation that succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_success: Option<Recipient>,
-    /// What receives the request of an invocation that failed for good.
+    /// The recipient of the request of an invocation that failed for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<Recipient>,
 }
 
 impl AsyncRules {
-    /// The first mistake of the recipients: its setting, and what is wrong.
+    /// The first mistake in the recipients: the setting, and what is wrong.
     pub fn mistake(&self) -> Option<(&'static str, String)> {
         let all = [("async.on_success", &self.on_success), ("async.on_failure", &self.on_failure)];
         all.into_iter().find_map(|(key, one)| Some((key, one.as_ref()?.mistake()?)))

@@ -1,6 +1,6 @@
-//! Which values of a spec are allowed.
+//! Checks which values of a spec are allowed.
 //!
-//! Rules that concern one part alone are with it, as `mistake` or `check`.
+//! A rule that concerns only one part is a method of that part, named `mistake` or `check`.
 
 use std::net::IpAddr;
 
@@ -26,8 +26,8 @@ const SECRETS_MAX: usize = 64;
 const CALLS_MAX: usize = 64;
 
 impl FunctionSpec {
-    /// All mistakes in it, whatever its source. A spec arrives from outside: everything that the
-    /// engine and the sandbox rely on is checked here once.
+    /// Returns all mistakes in the spec. A spec may come from any source outside the node, so
+    /// everything on which the engine and the sandbox rely is checked once here.
     pub fn check(&self) -> Vec<SpecError> {
         let mut errors = Vec::new();
         let mut check = |ok: bool, field: &'static str, problem: &str| {
@@ -218,8 +218,8 @@ impl FunctionSpec {
         errors
     }
 
-    /// The conditions under which the services can be reached: whether each is met, the setting,
-    /// and the problem if it is not.
+    /// The rules for reaching hosts and the node's services. Each entry says whether the rule is
+    /// met, which setting it concerns, and the problem if it is not met.
     fn door_rules(&self) -> [(bool, &'static str, &'static str); 5] {
         let speaks_http = matches!(self.runtime, Runtime::Exec | Runtime::Server)
             || self.answered_by() == Runtime::Exec;
@@ -263,7 +263,8 @@ impl FunctionSpec {
     }
 }
 
-/// Reports the mistakes in who may call a function, except those in the rules for its callers.
+/// Reports mistakes in the access settings. The rules for tokens and webhooks are checked
+/// elsewhere.
 fn check_access(spec: &FunctionSpec, check: &mut impl FnMut(bool, &'static str, &str)) {
     let is_jwt = spec.access == Access::Jwt;
     check(spec.tokens.is_some() == is_jwt, "access.mode", "tokens belong to jwt alone");
@@ -281,8 +282,8 @@ fn check_access(spec: &FunctionSpec, check: &mut impl FnMut(bool, &'static str, 
     );
 }
 
-/// Whether a host looks like an IPv4 address and is none. No name ends in a number, and some programs
-/// read `1.2.3` as 1.2.0.3 (WHATWG's URL standard, "ends in a number").
+/// Whether a host looks like an IPv4 address but is not a valid one. No name ends in a number, and
+/// some programs read `1.2.3` as 1.2.0.3 (WHATWG's URL standard, "ends in a number").
 fn is_broken_address(host: &str) -> bool {
     let last = host.strip_suffix('.').unwrap_or(host).rsplit('.').next().unwrap_or_default();
     let is_hex = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_hexdigit());

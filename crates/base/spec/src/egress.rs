@@ -1,4 +1,4 @@
-//! Destinations that a function may connect to.
+//! Destinations to which a function may connect.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,15 +11,15 @@ use crate::addresses::is_link_local;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// Connections.
+    /// TCP connections.
     #[default]
     Tcp,
-    /// Datagrams.
+    /// UDP datagrams.
     Udp,
 }
 
 impl Transport {
-    /// Whether it is TCP, which manifests and stored specs leave out.
+    /// Whether the transport is TCP, which manifests and stored specs do not mention.
     pub fn is_tcp(&self) -> bool {
         *self == Transport::Tcp
     }
@@ -30,20 +30,22 @@ impl Transport {
 pub struct Egress {
     /// The protocol.
     pub transport: Transport,
-    /// Host name or address as written in the manifest, or [`ANY_HOST`], which is for TCP alone.
+    /// The host name or address, as written in the manifest, or [`ANY_HOST`], which is possible
+    /// only with TCP.
     pub host: String,
-    /// The port. With [`ANY_HOST`], 0 stands for all of [`USUAL_PORTS`].
+    /// The port. With [`ANY_HOST`], 0 stands for all [`USUAL_PORTS`].
     pub port: u16,
 }
 
 impl Egress {
-    /// A destination over TCP.
+    /// Makes a destination that is reached over TCP.
     pub fn tcp(host: impl Into<String>, port: u16) -> Self {
         Self { transport: Transport::Tcp, host: host.into(), port }
     }
 
-    /// The address at which code inside a sandbox finds this destination, if the manifest names it
-    /// by an address: the address itself. An address that stands for no single host has none.
+    /// If the manifest names this destination by an address, or by `localhost`, returns the address
+    /// at which code inside a sandbox reaches it. Returns `None` for other names, and for an
+    /// address that does not stand for a single host.
     pub fn literal(&self) -> Option<IpAddr> {
         let address = match self.host.as_str() {
             "localhost" => Ipv4Addr::LOCALHOST.into(),
@@ -51,14 +53,15 @@ impl Egress {
         };
         let names_no_host = address.is_unspecified()
             || address.is_multicast()
-            // It means another host on each link. One of IPv4 leads to the node, which refuses it.
+            // A link-local IPv6 address stands for another host on each link. A link-local IPv4
+            // address leads to the node, which refuses the connection.
             || (address.is_ipv6() && is_link_local(address))
             || address == IpAddr::V4(Ipv4Addr::BROADCAST);
         (!names_no_host).then_some(address)
     }
 }
 
-/// As manifests write it.
+/// Writes the destination in the form that manifests use.
 impl fmt::Display for Egress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.transport == Transport::Udp {
@@ -72,11 +75,11 @@ impl fmt::Display for Egress {
     }
 }
 
-/// The host that stands for every host.
+/// The host name that stands for every host.
 pub const ANY_HOST: &str = "*";
 
-/// The ports that `net = ["*"]` opens: those of the services that functions usually call. A sandbox
-/// has a listener for each, so opening all ports is not possible.
+/// The ports that `net = ["*"]` opens. They are those of services that functions usually call.
+/// Opening every port is not possible, because a sandbox needs a listener for each open port.
 pub const USUAL_PORTS: [u16; 28] = [
     22, 25, 80, 389, 443, 465, 587, 636, 993, 1433, 1521, 1883, 3000, 3306, 4222, 5000, 5432, 5672,
     6379, 8000, 8080, 8086, 8443, 8883, 9000, 9092, 9200, 27017,

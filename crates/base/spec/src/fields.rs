@@ -1,15 +1,16 @@
 //! Names of header fields: how they are compared, and which of them only the node itself may set.
 
-/// How the fields begin that a front or trigger adds to an invocation, apart from those of `mote-`:
-/// what an MQTT message says besides its payload, and options of CoAP that HTTP does not have.
+/// The beginnings of fields that a front or a trigger adds to an invocation, in addition to
+/// `mote-`. They hold properties of an MQTT message, and options of CoAP that HTTP does not have.
 const TRIGGER_FIELDS: [&[u8]; 2] = [b"mqtt-", b"coap-"];
 
-/// Whether only the node itself may set a field of this name: what it says about a schedule, about a
-/// message or an option of CoAP, about the source of a result, about an attempt, about the caller, or
-/// about its route. A caller's field of this name is left out, so a function may believe it. Any other
-/// sign is as good as a hyphen, because programs receive all of them as the same variable.
+/// Whether only the node itself may set a field with this name. Such fields tell the function about
+/// a schedule, an MQTT message, an option of CoAP, the source of a result, an attempt, the caller,
+/// or the parameters of its route. A field with such a name is removed from a caller's request, so
+/// the function can trust it. Any other sign counts like a hyphen, because programs receive both as
+/// the same variable.
 pub fn is_set_by_node(name: &[u8]) -> bool {
-    // Each field of each request is asked about, and nearly none begins like these.
+    // This runs for each field of each request, and very few fields begin with these letters.
     if !matches!(name.first(), Some(b'm' | b'M' | b'c' | b'C')) {
         return false;
     }
@@ -27,14 +28,15 @@ pub fn is_set_by_node(name: &[u8]) -> bool {
         || is(b"params")
 }
 
-/// What follows `start`, which is in lower case with hyphens, at the beginning of a name.
+/// Removes `start` from the beginning of a name and returns the rest. `start` is in lower case with
+/// hyphens. Returns `None` if the name does not begin with `start`.
 pub fn without<'a>(name: &'a [u8], start: &[u8]) -> Option<&'a [u8]> {
     let (first, rest) = name.split_at_checked(start.len())?;
     first.iter().zip(start).all(|(byte, wanted)| dashed(*byte) == *wanted).then_some(rest)
 }
 
-/// A byte of a name as programs compare names: in their variables, all but letters and digits are
-/// the same.
+/// Converts a byte of a name into the form in which names are compared: in the variables of
+/// programs, all signs except letters and digits are the same.
 fn dashed(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
 }

@@ -1,6 +1,6 @@
-//! What a function is: the checked form of a manifest, stored with each revision.
+//! The spec of a function: the checked form of its manifest, which is stored with each revision.
 //!
-//! Every default is a named constant with its reason. Units are at the end of each name.
+//! Every default is a named constant with its reason. Names of quantities end with the unit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,121 +29,127 @@ use crate::scale::{IDLE_TIMEOUT_MS_DEFAULT, QUEUE_DEFAULT, Scale, StartPolicy};
 use crate::schedule::Schedule;
 use crate::state::StateRules;
 
-/// How a function appears to CoAP clients (RFC 6690 attributes).
+/// How CoAP clients see a function (attributes of RFC 6690).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CoapResource {
     /// Human-readable `title`.
     pub title: Option<String>,
     /// Resource type `rt`.
     pub resource_type: Option<String>,
-    /// Content format number `ct` of its answers.
+    /// The content format number `ct` of its answers.
     pub content_format: Option<u16>,
 }
 
-/// A function, checked and complete.
+/// A function in its checked and complete form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionSpec {
-    /// Name and default route.
+    /// The name, which is also the default route.
     pub name: FunctionName,
-    /// The runtime that runs it.
+    /// The runtime that runs the function.
     pub runtime: Runtime,
-    /// Python `module:object`, Node file path, relative to the code; empty for exec and server.
+    /// Python `module:object`, or the path of a Node file relative to the code. Empty for exec and
+    /// server.
     pub entry: String,
-    /// Program and arguments for exec and server, relative paths from the code folder.
+    /// The program and its arguments, for exec and server. Relative paths start at the folder of
+    /// the code.
     pub command: Vec<String>,
-    /// Its limits.
+    /// The limits of each instance and each invocation.
     pub limits: Limits,
-    /// Its instances.
+    /// How many instances the function has, and when they start.
     pub scale: Scale,
     /// Environment variables.
     pub env: BTreeMap<String, String>,
-    /// Destinations it may connect to.
+    /// Destinations to which the function may connect.
     pub egress: Vec<Egress>,
-    /// Functions that it may call inside the node; `*` stands for all.
+    /// Functions that this function may call inside the node. `*` stands for all.
     pub calls: Vec<String>,
-    /// The state that it keeps in the node.
+    /// The state that the function keeps in the node.
     pub state: StateRules,
-    /// Whether each instance has a copy of the code that it may write to.
+    /// Whether each instance has its own copy of the code, to which it may write.
     pub writable: bool,
-    /// Whether a program or server reaches the services of the node although nothing else in its
-    /// manifest needs them.
+    /// Whether a program or server reaches the node's services even if nothing else in its manifest
+    /// needs them.
     pub services: bool,
-    /// Who may call it.
+    /// Who may call the function.
     pub access: Access,
-    /// The tokens of its callers; exactly if its access mode is [`Access::Jwt`].
+    /// The rules for callers' tokens. Present if and only if the access mode is [`Access::Jwt`].
     pub tokens: Option<Arc<TokenRules>>,
-    /// The client certificates that it accepts; exactly if its access mode is [`Access::Mtls`].
+    /// The rules for client certificates. Present if and only if the access mode is
+    /// [`Access::Mtls`].
     pub certificates: Option<Arc<CertificateRules>>,
-    /// The signed requests that it accepts; exactly if its access mode is [`Access::Webhook`].
+    /// The rules for signed requests. Present if and only if the access mode is
+    /// [`Access::Webhook`].
     pub webhook: Option<Arc<WebhookRules>>,
-    /// How many calls from outside it accepts.
+    /// How many calls from outside the function accepts.
     pub rates: Rates,
-    /// What the HTTP fronts require of requests; `None` if there are no such rules.
+    /// What the HTTP fronts require of requests. `None` if there are no such rules.
     pub http: Option<Box<HttpRules>>,
-    /// Methods it answers (upper case); empty means all. Requests with other methods get 405.
+    /// The methods that the function answers, in upper case. Empty means all. Other methods get
+    /// 405.
     pub methods: Vec<String>,
-    /// Its CoAP description.
+    /// How CoAP clients see the function.
     pub coap: CoapResource,
-    /// Its subscriptions at MQTT brokers.
+    /// The function's subscriptions at MQTT brokers.
     pub mqtt: Vec<MqttTrigger>,
-    /// What it publishes at MQTT brokers.
+    /// What the function publishes at MQTT brokers.
     pub publishing: Publishing,
-    /// The platform it was written for; `None` for `mote` itself.
+    /// The platform for which the function was written; `None` for `mote` itself.
     pub compat: Option<Platform>,
-    /// The contract of the platform, if it has several: `python3-flask`.
+    /// The name of the platform's contract, if the platform has several: `python3-flask`.
     pub template: Option<String>,
-    /// The port that a server listens on; with `None` the engine chooses it.
+    /// The port on which a server listens. With `None`, the engine chooses it.
     pub port: Option<u16>,
-    /// What a server speaks.
+    /// The protocol that a server speaks.
     pub protocol: Protocol,
-    /// Names of the node's secrets that its instances read as files.
+    /// Names of the node's secrets that instances read as files.
     pub secrets: Vec<String>,
-    /// Environment variables whose values are secrets: variable, and name of the secret.
+    /// Environment variables whose values are secrets. Maps each variable to the name of its
+    /// secret.
     pub secret_env: BTreeMap<String, String>,
-    /// Annotations that clients of other platforms attached to it, by key. They are kept and shown
-    /// to these clients again, but have no effect.
+    /// Annotations that clients of other platforms have attached, by key. The node keeps them and
+    /// returns them to these clients, but they have no effect.
     pub annotations: BTreeMap<String, String>,
-    /// How its accepted invocations are run.
+    /// How accepted invocations of the function are run.
     pub background: AsyncRules,
-    /// The schedules by which it runs without a caller.
+    /// The schedules by which the function runs without a caller.
     pub schedules: Vec<Arc<Schedule>>,
-    /// The source of the deploy, in words for people: `stack.yml in work/shop`. Two deploys of one
-    /// project have the same origin. `None` if the deploy named none.
+    /// Where the deploy came from, in words for people: `stack.yml in work/shop`. Two deploys of
+    /// one project have the same origin. `None` if the deploy did not name an origin.
     pub origin: Option<String>,
 }
 
 impl FunctionSpec {
-    /// Whether it may call this function inside the node.
+    /// Whether this function may call `function` inside the node.
     pub fn may_call(&self, function: &str) -> bool {
         self.calls.iter().any(|name| name == ANY_HOST || name == function)
     }
 
-    /// Names of the secrets with which the node connects to MQTT brokers for it. The function does
-    /// not see them.
+    /// Names of the secrets with which the node connects to MQTT brokers on behalf of the function.
+    /// The function does not see them.
     pub fn mqtt_secret_names(&self) -> impl Iterator<Item = &str> {
         let triggers = self.mqtt.iter().flat_map(MqttTrigger::secret_names);
         triggers.chain(self.publishing.connection.secret_names())
     }
 
-    /// Names of all secrets that it reads, as files or variables, each once.
+    /// Names of all secrets that the function reads as files or variables, each once.
     pub fn secret_names(&self) -> BTreeSet<&str> {
         let mut names = BTreeSet::new();
         names.extend(self.secrets.iter().chain(self.secret_env.values()).map(String::as_str));
         names
     }
 
-    /// Its routes; they are part of its rules for HTTP.
+    /// The function's routes, which are part of the rules for HTTP.
     pub fn routes(&self) -> &[RouteRule] {
         self.http.as_deref().map_or(&[], |http| &http.routes)
     }
 
-    /// Whether it may reach hosts that its manifest does not name.
+    /// Whether the function may reach hosts that its manifest does not name.
     pub fn reaches_any_host(&self) -> bool {
         self.egress.iter().any(|to| to.host == ANY_HOST)
     }
 
-    /// The runtime whose worker answers. A Go function of OpenFaaS' template `go` is, once it is
-    /// built, a program that runs once per call.
+    /// The runtime whose worker answers. It differs from `runtime` only for Go functions of
+    /// OpenFaaS' template `go`: once built, such a function is a program that runs once per call.
     pub fn answered_by(&self) -> Runtime {
         let per_call = self.compat == Some(Platform::OpenFaas)
             && self.template.as_deref() == Some(TEMPLATE_GO_CLASSIC);
@@ -153,8 +159,9 @@ impl FunctionSpec {
         }
     }
 
-    /// Invocations that one instance may run at once: the manifest's number, or the highest that a
-    /// shim of this runtime chooses by itself. A higher number from a worker is not accepted.
+    /// How many invocations one instance may run at once: the number in the manifest, or otherwise
+    /// the highest number that a shim of this runtime chooses by itself. A higher number from a
+    /// worker is not accepted.
     pub fn concurrency_max(&self) -> u32 {
         self.limits.concurrency.unwrap_or(match self.answered_by() {
             Runtime::Python => CONCURRENCY_DEFAULT_PYTHON,
@@ -166,20 +173,21 @@ impl FunctionSpec {
         })
     }
 
-    /// A spec with every default for `runtime`.
+    /// A spec that has all defaults for `runtime`.
     pub fn with_defaults(name: FunctionName, runtime: Runtime, entry: &str) -> Self {
         let memory_bytes = match runtime {
-            // A chain holds the data of all its runs.
+            // A chain needs more memory, because it holds the data of all its runs.
             Runtime::Node | Runtime::Server | Runtime::Chain => MEMORY_BYTES_DEFAULT_NODE,
             Runtime::Python | Runtime::Go | Runtime::Exec => MEMORY_BYTES_DEFAULT,
         };
         let timeout_ms = match runtime {
-            // A chain waits for functions that have limits of their own.
+            // A chain waits for functions, which have their own limits.
             Runtime::Chain => TIMEOUT_MS_MAX,
             _ => TIMEOUT_MS_DEFAULT,
         };
         let body_bytes = match runtime {
-            // One step carries as much, and the data of many runs are in memory together.
+            // One step can carry this much, and the data of many runs are in memory at the same
+            // time.
             Runtime::Chain => 1 << 20,
             _ => BODY_BYTES_DEFAULT,
         };

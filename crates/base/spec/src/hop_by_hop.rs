@@ -1,5 +1,6 @@
-//! Fields that describe one connection and not the message (RFC 9110, 7.6.1). Whoever passes a
-//! message on leaves them out, and adds to this list what only its own place has to leave out.
+//! Header fields that describe a connection and not the message (RFC 9110, 7.6.1). Code that passes
+//! a message on must leave these fields out. If it must leave out further fields, it lists them
+//! itself.
 
 /// The names of these fields in lower case. The last one asks for a change to HTTP/2 without TLS
 /// (RFC 7540, 3.2.1).
@@ -14,29 +15,31 @@ pub const FIELDS: [&str; 8] = [
     "http2-settings",
 ];
 
-/// Whether a field of this name, in either case, describes one connection.
+/// Whether a field with this name describes a connection. The name may be in either case.
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
-    // Each field of each request is asked about, and most have a length that none of these has.
+    // This runs for each field of each request. Most fields have a length that none of these names
+    // has.
     matches!(name.len(), 2 | 7 | 10 | 14 | 16 | 17)
         && FIELDS.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
 }
 
-/// The options in the value of a `Connection` field: each is a word such as `close`, or the name of a
-/// field that describes this connection too.
+/// The options in the value of a `Connection` field. Each option is a word such as `close`, or the
+/// name of another field that describes the connection.
 pub fn connection_options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|option| !option.is_empty())
 }
 
-/// Whether one of the values of `Connection` names this field, so that it describes one connection,
-/// too. [`is_of_message`] names the exceptions.
+/// Whether one of the `Connection` values names this field, so that the field describes the
+/// connection, too. [`is_of_message`] lists the exceptions.
 pub fn is_named<'a>(connection: impl IntoIterator<Item = &'a [u8]>, name: &[u8]) -> bool {
     let names = |option: &[u8]| option.eq_ignore_ascii_case(name);
     let mut values = connection.into_iter();
     values.any(|value| connection_options(value).any(names)) && !is_of_message(name)
 }
 
-/// Whether a field belongs to the message, whatever `Connection` says: its host and length, and where
-/// it comes from. A caller must not hide the latter behind a proxy that passes `Connection` on.
+/// Whether a field always belongs to the message, whatever `Connection` says. Such fields are the
+/// host, the length, and the fields that say where the message comes from. Without this rule, a
+/// caller could hide its address from the node behind a proxy that passes `Connection` on.
 pub fn is_of_message(name: &[u8]) -> bool {
     const ALL: [&str; 8] = [
         "host",

@@ -10,23 +10,23 @@ const ENTRY_BYTES_MAX: usize = 255;
 /// Longest time for which a browser may remember the answer to a preflight request: a day.
 pub const CORS_AGE_S_MAX: u32 = 86_400;
 
-/// The rules for HTTP requests. The methods and the size of the body are not here, because they hold
-/// for CoAP too.
+/// The rules for HTTP requests. Methods and the size of the body are not included, because these
+/// rules also apply to CoAP.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpRules {
-    /// Names of fields that a request must have, in lower case.
+    /// Names, in lower case, of header fields that a request must have.
     pub headers: Vec<String>,
     /// A TCP port of the node on which the function answers at every path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_port: Option<std::num::NonZeroU16>,
-    /// Hosts and paths at which the function answers in addition to `/NAME`; whether they can be
-    /// obeyed is checked elsewhere.
+    /// Hosts and paths at which the function answers in addition to `/NAME`. This type does not
+    /// check whether they are valid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteRule>,
-    /// What browsers may do with the function's answers; with `None`, the function says so itself.
+    /// What browsers may do with the function's answers. With `None`, the function itself says so.
     pub cors: Option<Cors>,
-    /// Whether answers are compressed for clients that accept it.
+    /// Whether answers are compressed for clients that accept compressed answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub compress: bool,
     /// Files that the node serves itself.
@@ -38,34 +38,35 @@ pub struct HttpRules {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StaticFiles {
-    /// The folder with the files, below that of the code.
+    /// The folder that contains the files, as a path below the folder of the code.
     pub folder: String,
-    /// The file in it that browsers get in place of pages that are not there.
+    /// The file in the folder that browsers receive if a page does not exist.
     pub fallback: Option<String>,
     /// Seconds for which clients may keep a file without asking again.
     pub cache_s: u32,
 }
 
-/// The pages of other origins that may call the function (Fetch standard, CORS protocol).
+/// Says which pages of other origins may call the function, and how (Fetch standard, CORS
+/// protocol).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cors {
-    /// Origins as browsers write them, or `*`.
+    /// Origins in the form that browsers use, or `*`.
     pub origins: Vec<String>,
     /// Methods that pages may use.
     pub methods: Vec<String>,
-    /// Names of fields that pages may send, in lower case.
+    /// Names, in lower case, of header fields that pages may send.
     pub headers: Vec<String>,
-    /// Names of fields of an answer that pages may read, in lower case.
+    /// Names, in lower case, of header fields of an answer that pages may read.
     pub expose: Vec<String>,
-    /// Whether browsers send cookies and the like.
+    /// Whether browsers send cookies and other credentials.
     pub credentials: bool,
     /// Seconds for which browsers may remember the answer to a preflight request.
     pub max_age_s: Option<u32>,
 }
 
 impl HttpRules {
-    /// The key and the rule that it breaks, if one does.
+    /// Returns the key with a wrong value, and the rule that the value breaks.
     pub(super) fn mistake(&self) -> Option<(&'static str, &'static str)> {
         if !are_names(&self.headers, false) {
             return Some(("http.headers", "at most 64 names of fields in lower case"));
@@ -104,8 +105,8 @@ impl HttpRules {
     }
 }
 
-/// Whether a text is an origin as browsers write it: scheme, host and port without the usual port
-/// of the scheme, in lower case. Others would never match.
+/// Whether a text is an origin in the form that browsers use: scheme, host and port in lower case,
+/// without the usual port of the scheme. An origin in any other form would never match.
 pub fn is_origin(text: &str) -> bool {
     let Some((scheme, authority)) = text.split_once("://") else { return false };
     let (host, port) = match authority.rsplit_once(':') {
@@ -115,7 +116,7 @@ pub fn is_origin(text: &str) -> bool {
     let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-._".contains(&b);
     let is_host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok_and(|parsed| {
-            // Browsers write the shortest form.
+            // Browsers write an origin in its shortest form.
             parsed.to_string() == address
         }),
         None => !host.is_empty() && host.bytes().all(is_plain),
@@ -128,7 +129,7 @@ pub fn is_origin(text: &str) -> bool {
     is_scheme && is_host && is_port
 }
 
-/// Whether a path stays below the folder to which it is relative.
+/// Whether a relative path stays below the folder at which it starts.
 pub fn is_below(path: &str) -> bool {
     let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     path.len() <= ENTRY_BYTES_MAX && path.split('/').all(is_name)

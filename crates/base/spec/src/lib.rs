@@ -1,27 +1,30 @@
-//! What a function is, and every form in which it is written.
+//! The spec of a function, and every form in which it is written.
 //!
-//! Pure: no I/O, no clock, no environment and no async (`clippy.toml` bans them). This crate must not
-//! know how a function is run, stored or reached.
+//! Pure: no I/O, no clock, no environment and no async (`clippy.toml` bans them). This crate must
+//! not know how a function is run, stored or reached.
 //!
 //! Start with [`FunctionSpec`] (`function.rs`), the checked and complete form, which every other
-//! crate uses. Its parts are next to it, one file each: `limits.rs`, `scale.rs`, `access.rs`,
-//! `http.rs`, `mqtt.rs`, `schedule.rs` and so on, with each default and its reason. `check.rs` says
-//! which values are allowed.
+//! crate uses. Each of its parts has a file next to it: `limits.rs`, `scale.rs`, `access.rs`,
+//! `http.rs`, `mqtt.rs`, `schedule.rs` and so on. These files contain each default with its reason.
+//! `check.rs` says which values are allowed.
 //!
 //! The forms in which a function is written:
 //!
 //! - [`manifest`]: `mote.toml`, read key by key with the line of every mistake. [`toml_reader`] and
-//!   [`quantity`] read it; the settings of a node are read with them, too.
+//!   [`quantity`] read it, and also the settings of a node.
 //! - [`json`]: the stored form, which also travels with code
 //! - [`routes`]: hosts and paths, and the table in which the route of a request is found
 //!
-//! To add a key to `mote.toml`: read it in [`manifest`], add a field with its default to
-//! `function.rs` or to the part that it belongs to, its limits to `check.rs`, and the field to
-//! [`json`]; then set it in `plan.rs` of `mote-project`, which makes a spec from a manifest, and
-//! describe it in `docs/reference/manifest.md`.
+//! To add a key to `mote.toml`:
+//!
+//! - Read the key in [`manifest`].
+//! - Add a field with its default to `function.rs`, or to the part to which it belongs.
+//! - Add its limits to `check.rs`, and the field to [`json`].
+//! - Set the field in `plan.rs` of `mote-project`, which makes a spec from a manifest.
+//! - Describe the key in `docs/reference/manifest.md`.
 
-// Every district uses these items, so each says what it promises. Elsewhere a comment is written
-// only where it says more than the name does.
+// Every district uses these items, so each comment says what the item promises. Elsewhere, a
+// comment is written only if it says more than the name.
 #![warn(missing_docs)]
 
 mod access;

@@ -1,35 +1,35 @@
 //! MQTT triggers of a function: what they subscribe to, and how messages are acknowledged.
 //!
-//! The structs are also the form in which specs are stored: a field that is added has a default.
+//! Specs are stored in the form of these structs, so a new field must have a default.
 
 use serde::{Deserialize, Serialize};
 
 use crate::secret::is_secret_name;
 
-/// Most MQTT triggers of one function; each has a connection of its own.
+/// Most MQTT triggers of one function. Each trigger has a connection of its own.
 pub const MQTT_TRIGGERS_MAX: usize = 16;
-/// Messages that may be unacknowledged at once, unless the manifest sets a number: enough to keep
-/// one instance of every runtime busy over a network with a few milliseconds of delay.
+/// Default for the messages that may be unacknowledged at once. This is enough to keep one instance
+/// of every runtime busy over a network with a few milliseconds of delay.
 pub const MQTT_INFLIGHT_DEFAULT: u16 = 64;
-/// Most unacknowledged messages; a broker holds each of them in memory.
+/// Most messages that may be unacknowledged at once. A broker holds each of them in memory.
 pub const MQTT_INFLIGHT_MAX: u16 = 4_096;
-/// Longest topic filter, reply, broker address and user name in bytes.
+/// Longest topic filter, reply topic, broker address and user name, in bytes.
 pub const MQTT_TEXT_BYTES_MAX: usize = 1_024;
 
 /// Longest topic of a message in bytes.
 pub const TOPIC_BYTES_MAX: usize = 1_024;
 
-/// Why two triggers of one function cannot subscribe to the same topics: the broker would know
-/// them as one client.
+/// Why two triggers of one function cannot subscribe to the same topics: to the broker, they would
+/// be the same client.
 pub const SAME_FILTER: &str = "another trigger of this function has the same filter and broker";
 
-/// A subscription whose messages are invocations of the function.
+/// A subscription. Each of its messages becomes an invocation of the function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MqttTrigger {
     /// The topic filter, which may begin with `$share/GROUP/`.
     pub filter: String,
-    /// The broker's address, or [`LOCAL`]; `None` is the broker of the node's configuration.
+    /// The broker's address, or [`LOCAL`]. `None` means the broker in the node's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker: Option<String>,
     /// The quality of service that the subscription asks for: 0, 1 or 2.
@@ -39,17 +39,18 @@ pub struct MqttTrigger {
     /// The user name for the broker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
-    /// The secret with the password.
+    /// The name of the secret that holds the password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
-    /// The secret with the certificates (PEM) that the broker's certificate must lead to; `None`
-    /// is the roots of the machine.
+    /// The name of the secret with the authorities (PEM), one of which must have signed the
+    /// broker's certificate, directly or indirectly. `None` means the authorities that the machine
+    /// trusts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
-    /// The secret with the client's certificate (PEM).
+    /// The name of the secret that holds the client's certificate (PEM).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
-    /// The secret with the key of the client's certificate (PEM).
+    /// The name of the secret that holds the key of the client's certificate (PEM).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Whether the broker keeps the subscription and its messages while the node is away.
@@ -60,18 +61,18 @@ pub struct MqttTrigger {
     pub acknowledge: Acknowledge,
     /// Which messages run one after another.
     pub order: MqttOrder,
-    /// The topic to which answers are published; `{1}` stands for what the first wildcard of the
-    /// filter matched.
+    /// The topic to which answers are published. `{1}` stands for the text that matched the first
+    /// wildcard of the filter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply: Option<String>,
 }
 
-/// How the node connects to a broker at which a function publishes: `[mqtt]` of its manifest. The
-/// keys are those of a trigger.
+/// How the node connects to the broker at which a function publishes: `[mqtt]` of its manifest. The
+/// keys are the same as those of a trigger.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Connection {
-    /// The broker's address, or [`LOCAL`]; `None` is the broker of the node's configuration.
+    /// The broker's address, or [`LOCAL`]. `None` means the broker in the node's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker: Option<String>,
     /// The version of the protocol.
@@ -80,22 +81,23 @@ pub struct Connection {
     /// The user name for the broker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
-    /// The secret with the password.
+    /// The name of the secret that holds the password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
-    /// The secret with the certificates (PEM) that the broker's certificate must lead to; `None`
-    /// is the roots of the machine.
+    /// The name of the secret with the authorities (PEM), one of which must have signed the
+    /// broker's certificate, directly or indirectly. `None` means the authorities that the machine
+    /// trusts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
-    /// The secret with the client's certificate (PEM).
+    /// The name of the secret that holds the client's certificate (PEM).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
-    /// The secret with the key of the client's certificate (PEM).
+    /// The name of the secret that holds the key of the client's certificate (PEM).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// The name of the node's own broker, in place of an address.
+/// The word for the node's own broker, used in place of an address.
 pub const LOCAL: &str = "local";
 /// Most topic filters of `[allow] mqtt`.
 pub const PUBLISH_FILTERS_MAX: usize = 64;
@@ -104,10 +106,10 @@ pub const PUBLISH_FILTERS_MAX: usize = 64;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Publishing {
-    /// The broker of everything that the function publishes, its results included: `[mqtt]`.
+    /// The broker for everything that the function publishes, including its results: `[mqtt]`.
     pub connection: Connection,
-    /// Topic filters; the function itself may publish to topics that one of them matches:
-    /// `[allow] mqtt`.
+    /// The topic filters of `[allow] mqtt`. The function itself may publish to a topic that one of
+    /// them matches.
     pub topics: Vec<String>,
 }
 
@@ -117,7 +119,7 @@ impl Publishing {
         *self == Self::default()
     }
 
-    /// Whether the function may publish to this topic, which must be a valid one.
+    /// Whether the function may publish to this topic. The topic must be valid.
     pub fn allows(&self, topic: &str) -> bool {
         self.topics.iter().any(|filter| matches(filter, topic))
     }
@@ -142,7 +144,8 @@ impl Publishing {
 }
 
 impl Connection {
-    /// Names of the secrets that the node reads to connect. The function does not see them.
+    /// Names of the secrets that the node reads to connect to the broker. The function does not see
+    /// them.
     pub fn secret_names(&self) -> impl Iterator<Item = &str> {
         [&self.password, &self.ca, &self.certificate, &self.key]
             .into_iter()
@@ -211,17 +214,17 @@ pub enum MqttSession {
 pub enum Acknowledge {
     /// When the function has answered.
     Answered,
-    /// When the journal of the node holds it.
+    /// When the node's journal has stored the message.
     Stored,
 }
 
-/// Which messages run one after another.
+/// Which messages of a trigger must run one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MqttOrder {
-    /// Those of one topic.
+    /// Messages of the same topic run one after another.
     Topic,
-    /// None.
+    /// Messages never wait for each other.
     None,
 }
 
@@ -251,7 +254,7 @@ impl MqttTrigger {
         others.iter().any(|other| (&other.filter, &other.broker) == (&self.filter, &self.broker))
     }
 
-    /// How the node connects to its broker.
+    /// How the node connects to the trigger's broker.
     pub fn connection(&self) -> Connection {
         Connection {
             broker: self.broker.clone(),
@@ -264,7 +267,8 @@ impl MqttTrigger {
         }
     }
 
-    /// Names of the secrets that the node reads to connect. The function does not see them.
+    /// Names of the secrets that the node reads to connect to the broker. The function does not see
+    /// them.
     pub fn secret_names(&self) -> impl Iterator<Item = &str> {
         [&self.password, &self.ca, &self.certificate, &self.key]
             .into_iter()
@@ -346,7 +350,7 @@ impl Broker {
     }
 }
 
-/// The filter without `$share/GROUP/`: what topics are compared with.
+/// Returns the filter without `$share/GROUP/`. Topics are compared with this part.
 pub fn matched_part(filter: &str) -> &str {
     let shared = filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/'));
     shared.map_or(filter, |(_, filter)| filter)
@@ -398,8 +402,8 @@ pub fn matches(filter: &str, topic: &str) -> bool {
     topics.next().is_none()
 }
 
-/// Whether a text can be the topic of a message: a broker ends a connection that publishes to
-/// another one.
+/// Whether a text can be the topic of a message. A broker ends the connection of a client that
+/// publishes to any other text.
 pub fn is_topic(topic: &str) -> bool {
     !topic.is_empty() && topic.len() <= usize::from(u16::MAX) && !topic.contains(['+', '#', '\0'])
 }
@@ -446,7 +450,7 @@ fn check_reply(reply: &str, filter: &str) -> Result<(), String> {
             }
         }
     }
-    // A topic that no other message has stands for the wildcards.
+    // In this example, each wildcard is replaced by a text that no real topic contains.
     let example = filter.replace(['+', '#'], "\u{1}");
     let topic = reply_topic(reply, filter, &example).unwrap_or_default();
     if !is_topic(&topic) {
@@ -458,8 +462,8 @@ fn check_reply(reply: &str, filter: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The reply with `{1}` and so on replaced by what the wildcards of the filter matched in `topic`.
-/// `None` if that is not a topic.
+/// Returns `reply` with `{1}` and so on replaced by the parts of `topic` that match the wildcards
+/// of `filter`. Returns `None` if the result is not a topic.
 pub fn reply_topic(reply: &str, filter: &str, topic: &str) -> Option<String> {
     let mut matched = Vec::new();
     let mut rest = topic;

@@ -1,5 +1,5 @@
-//! The name of a function: one DNS label, as Kubernetes and OpenFaaS require for theirs, or two, of
-//! which the second is the namespace of the function.
+//! The name of a function. It is one DNS label, as Kubernetes and OpenFaaS require, or two labels,
+//! of which the second one is the namespace of the function.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,11 +11,13 @@ use serde::{Deserialize, Serialize};
 pub const LABEL_BYTES_MAX: usize = 63;
 /// Longest name in bytes: two labels and the dot between them.
 pub const NAME_BYTES_MAX: usize = LABEL_BYTES_MAX * 2 + 1;
-/// The word for the namespace of functions whose names have no dot. No other namespace has this name.
+/// The word for the namespace of functions whose names have no dot. No other namespace may have
+/// this name.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
-/// A function's name: a label of 1 to 63 of `a-z 0-9 -`, no `-` at the ends, and, unless the function
-/// is in the default namespace, a dot and the label of its namespace. Cloning it is cheap.
+/// A function's name. It is a label of 1 to 63 of `a-z 0-9 -`, without `-` at the ends. Unless the
+/// function is in the default namespace, a dot and the label of the namespace follow. Cloning is
+/// cheap.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FunctionName(Arc<str>);
@@ -28,7 +30,7 @@ pub enum NameError {
         "name: 1\u{2013}63 characters of a\u{2013}z, 0\u{2013}9 and -, not beginning or ending with -"
     )]
     Label,
-    /// The name gives the default namespace in words.
+    /// The name contains the word for the default namespace, which must be left out.
     #[error("name: functions of the default namespace have names without .default")]
     Default,
 }
@@ -43,7 +45,7 @@ impl FunctionName {
         }
     }
 
-    /// The name in its namespace.
+    /// The name without its namespace.
     pub fn label(&self) -> &str {
         split(&self.0).0
     }
@@ -59,7 +61,8 @@ impl FunctionName {
     }
 }
 
-/// The part of a function's name before its dot, and its namespace, which the default one has not.
+/// Splits a function's name into the part before its dot and its namespace, which is `None` for the
+/// default one.
 pub fn split(name: &str) -> (&str, Option<&str>) {
     match name.split_once('.') {
         Some((label, namespace)) => (label, Some(namespace)),
@@ -67,7 +70,7 @@ pub fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The full form of a name that was written in `namespace`.
+/// The full form of a name within `namespace`.
 pub fn joined(label: &str, namespace: Option<&str>) -> String {
     match namespace {
         Some(namespace) => format!("{label}.{namespace}"),
@@ -75,8 +78,8 @@ pub fn joined(label: &str, namespace: Option<&str>) -> String {
     }
 }
 
-/// The name under which the node keeps something that is not a function, such as a secret, of
-/// `namespace`. Names of such things may have dots, but no slash.
+/// The name under which the node keeps something of `namespace` that is not a function, such as a
+/// secret. The names of such things may contain dots, but no slash.
 pub fn kept<'a>(name: &'a str, namespace: Option<&str>) -> Cow<'a, str> {
     match namespace {
         Some(namespace) => Cow::Owned(format!("{namespace}/{name}")),
@@ -84,8 +87,9 @@ pub fn kept<'a>(name: &'a str, namespace: Option<&str>) -> Cow<'a, str> {
     }
 }
 
-/// The full form of `NAME` or `NAME@TAG`, as the function `of` writes it, which may be `NAME@TAG` too:
-/// names without a namespace mean functions of its own one. `None` if that is another one.
+/// The full form of `NAME` or `NAME@TAG` as the function `of` writes it. `of` may be `NAME@TAG`,
+/// too. A name without a namespace means a function in the namespace of `of`. Returns `None` if the
+/// name is in another namespace.
 pub fn beside<'a>(name: &'a str, of: &str) -> Option<Cow<'a, str>> {
     let base = |name: &'_ str| name.find('@').unwrap_or(name.len());
     let namespace = split(&of[..base(of)]).1;
@@ -97,7 +101,8 @@ pub fn beside<'a>(name: &'a str, of: &str) -> Option<Cow<'a, str>> {
     }
 }
 
-/// The namespace of what the node keeps under this name, and its name there. The reverse of [`kept`].
+/// The namespace of a thing that the node keeps under this name, and the thing's name there. The
+/// reverse of [`kept`].
 pub fn of_kept(name: &str) -> (Option<&str>, &str) {
     match name.split_once('/') {
         Some((namespace, name)) if is_label(namespace) => (Some(namespace), name),
@@ -111,7 +116,7 @@ pub fn is_valid(text: &str) -> bool {
     is_label(label) && namespace.is_none_or(|name| is_label(name) && name != DEFAULT_NAMESPACE)
 }
 
-/// Whether `text` could be a function's name in its namespace, or the name of a namespace.
+/// Whether `text` could be a function's name within its namespace, or the name of a namespace.
 pub fn is_label(text: &str) -> bool {
     let bytes = text.as_bytes();
     !bytes.is_empty()

@@ -1,14 +1,15 @@
-//! The platforms whose functions run here unchanged.
+//! The platforms whose functions run here without changes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX};
 use crate::runtime::Runtime;
 
-/// OpenFaaS' template whose Go functions take the bytes of the body and return a text.
+/// OpenFaaS' template in which Go functions take the bytes of the body and return a text.
 pub const TEMPLATE_GO_CLASSIC: &str = "go";
 
-/// The platform whose contract a function was written for; adapters next to the shims implement it.
+/// The platform for whose contract a function was written. Adapters next to the shims implement
+/// these contracts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Platform {
@@ -40,7 +41,7 @@ impl Platform {
         Platform::Fission,
     ];
 
-    /// The word used in manifests, LOAD and outputs.
+    /// The word for this platform in manifests, LOAD and outputs.
     pub fn as_str(self) -> &'static str {
         match self {
             Platform::TinyFaas => "tinyfaas",
@@ -53,10 +54,10 @@ impl Platform {
         }
     }
 
-    /// Deadline of an invocation in milliseconds if the function sets none: the platform's own, so
-    /// that a function that needs it does not fail here. Nuclio has no deadline, so it gets the
-    /// longest that exists. The deadlines of OpenFaaS' templates and of tinyFaaS' uploads are set
-    /// elsewhere.
+    /// The deadline of an invocation in milliseconds if the function sets none. It is the
+    /// platform's own default, so that a function that needs this time does not fail here. Nuclio
+    /// has no deadline, so its functions get the longest possible one. The deadlines for OpenFaaS'
+    /// templates and tinyFaaS' uploads are set elsewhere.
     pub fn timeout_ms_default(self) -> u64 {
         match self {
             Platform::TinyFaas | Platform::OpenFaas => TIMEOUT_MS_DEFAULT,
@@ -67,10 +68,11 @@ impl Platform {
         }
     }
 
-    /// Where the platform's own files set the memory of a function.
+    /// The setting in the platform's own files that sets the memory of a function; `None` if there
+    /// is none.
     pub fn memory_key(self) -> Option<&'static str> {
         match self {
-            // Its uploads have no limits.
+            // tinyFaaS' uploads have no limits.
             Platform::TinyFaas => None,
             Platform::OpenFaas => Some("limits.memory of the function in stack.yml"),
             Platform::Nuclio => Some("spec.resources.limits.memory in function.yaml"),
@@ -83,8 +85,8 @@ impl Platform {
         }
     }
 
-    /// Whether an adapter for this runtime exists. A server does not need one, because it speaks
-    /// HTTP.
+    /// Whether an adapter for this runtime exists. A server does not need an adapter, because it
+    /// speaks HTTP.
     pub fn is_offered(self, runtime: Runtime) -> bool {
         match (self, runtime) {
             (_, Runtime::Server) => true,

@@ -1,4 +1,4 @@
-//! The rules that a manifest can choose, and every constant with its source.
+//! The scaling and balancing rules that a manifest can choose. Every constant names its source.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// Learns run time, start time and idle times; no threshold from the tenant.
+    /// Learns run times, start times and idle times. The owner sets no threshold.
     #[default]
     Auto,
-    /// Invocations per instance at once, running and waiting.
+    /// Keeps the number of invocations per instance, running and waiting, at a target.
     Concurrency {
         /// The target, at least 1.
         target: u32,
     },
-    /// Offered invocations per second and instance.
+    /// Keeps the number of offered invocations per second and instance at a target.
     Rps {
         /// The target, at least 1.
         target: u32,
     },
-    /// CPU use in percent of the CPU that one instance is promised.
+    /// Keeps the CPU use at a target, in percent of the CPU that one instance is promised.
     Cpu {
         /// The target.
         target_percent: u32,
     },
-    /// Memory in use in percent of the instance's limit.
+    /// Keeps the memory in use at a target, in percent of the instance's limit.
     Memory {
         /// The target.
         target_percent: u32,
@@ -38,7 +38,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Its name in manifests and outputs.
+    /// The name of this rule in manifests and outputs.
     pub fn as_str(&self) -> &'static str {
         match self {
             Policy::Auto => "auto",
@@ -52,9 +52,9 @@ impl Policy {
         }
     }
 
-    /// Whether the rule can scale to zero instances. Kubernetes' and OpenFaaS's rules cannot (the
-    /// Kubernetes field `minReplicas` is 1 unless a feature gate is on; OpenFaaS's free rule has a
-    /// minimum of 1).
+    /// Whether the rule can scale to zero instances. Kubernetes' and OpenFaaS's rules cannot.
+    /// Kubernetes requires a `minReplicas` of at least 1 unless a feature gate is on. OpenFaaS's
+    /// free rule has a minimum of 1.
     pub fn scales_to_zero(&self) -> bool {
         !matches!(self, Policy::Hpa(_) | Policy::OpenFaas(_))
     }
@@ -78,22 +78,22 @@ pub enum KnativeMetric {
 pub struct KnativeSettings {
     /// The counted quantity; concurrency by default.
     pub metric: KnativeMetric,
-    /// `container-concurrency-target-default`: 100. A hard limit below it replaces it.
+    /// `container-concurrency-target-default`: 100. A lower hard limit replaces it.
     pub target: u32,
     /// `container-concurrency-target-percentage`: 70.
     pub utilization_percent: u32,
     /// `stable-window`: 60 s.
     pub stable_window_ms: u64,
-    /// `panic-window-percentage`: 10, so 6 s.
+    /// `panic-window-percentage`: 10, which means 6 s.
     pub panic_window_percent: u32,
     /// `panic-threshold-percentage`: 200.
     pub panic_threshold_percent: u32,
     /// `max-scale-up-rate`: 1000 times the ready instances.
     pub up_rate_max: u32,
-    /// `max-scale-down-rate`: 2, to half of the ready instances.
+    /// `max-scale-down-rate`: 2, which means down to half of the ready instances.
     pub down_rate_max: u32,
-    /// `scale-to-zero-grace-period`: 30 s. This is an upper bound in the original: the last pod is
-    /// stopped earlier if its network is already switched.
+    /// `scale-to-zero-grace-period`: 30 s. In the original, this is an upper bound: the last pod is
+    /// stopped earlier if the network has already been switched.
     pub grace_ms: u64,
     /// `tick-interval`: 2 s.
     pub tick_ms: u64,
@@ -121,18 +121,20 @@ impl Default for KnativeSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HpaSettings {
-    /// Target use in percent of the CPU request; 80 if no metric is named.
+    /// The target use in percent of the CPU request. The default of 80 applies if no metric is
+    /// named.
     pub target_percent: u32,
     /// `--horizontal-pod-autoscaler-tolerance`: 0.1.
     pub tolerance_percent: u32,
-    /// `--horizontal-pod-autoscaler-sync-period`: 15 s; also the resolution of its metrics
+    /// `--horizontal-pod-autoscaler-sync-period`: 15 s. This is also the resolution of the metrics
     /// (`metrics-server --metric-resolution`).
     pub sync_ms: u64,
-    /// Default scale-up policy: 100 % or [`HpaSettings::up_pods`] per 15 s, whichever is more.
+    /// The default scale-up policy: 100 % or [`HpaSettings::up_pods`] per 15 s, whichever is more.
     pub up_percent: u32,
-    /// See [`HpaSettings::up_percent`]: 4.
+    /// The number of instances for [`HpaSettings::up_percent`]: 4.
     pub up_pods: u32,
-    /// `--horizontal-pod-autoscaler-downscale-stabilization`: 5 min; then 100 % at once.
+    /// `--horizontal-pod-autoscaler-downscale-stabilization`: 5 min. After that, 100 % may be
+    /// removed at once.
     pub down_window_ms: u64,
 }
 
@@ -149,29 +151,29 @@ impl Default for HpaSettings {
     }
 }
 
-/// OpenFaaS's classic rule: a Prometheus alert on the rate of answers calls the gateway, which adds
-/// a fixed step, and returns to the minimum when the alert ends. The rule follows its documentation
-/// (page "Autoscaling"); the two periods reproduce the steps that Kjorveziroski and Filiposka
-/// measured (J Supercomput 2022, DOI 10.1007/s11227-022-04430-6, data of
-/// korvoj/k8s-distributions-iot-edge: +4 at 32, 72, 112 and 152 s).
+/// OpenFaaS's classic rule: a Prometheus alert on the rate of answers calls the gateway. The
+/// gateway adds a fixed step, and returns to the minimum when the alert ends. The rule follows
+/// OpenFaaS's documentation (page "Autoscaling"). The two periods reproduce the steps that
+/// Kjorveziroski and Filiposka measured (J Supercomput 2022, DOI 10.1007/s11227-022-04430-6, data
+/// of korvoj/k8s-distributions-iot-edge: +4 at 32, 72, 112 and 152 s).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpenFaasSettings {
     /// The alert fires above this many answers per second: 5.
     pub threshold_rps: u32,
-    /// Over this window: 10 s.
+    /// The window over which the rate is measured: 10 s.
     pub window_ms: u64,
-    /// For at least this long: 5 s.
+    /// How long the rate must be exceeded before the alert fires: 5 s.
     pub for_ms: u64,
     /// How often the alert is evaluated: 15 s.
     pub evaluate_ms: u64,
     /// How often a firing alert is repeated: 40 s.
     pub repeat_ms: u64,
-    /// Step in percent of the maximum: 20.
+    /// The size of a step, in percent of the maximum: 20.
     pub factor_percent: u32,
 }
 
-/// Instances at most under OpenFaaS's rule unless the function says otherwise (label
+/// The maximum of instances under OpenFaaS's rule, unless the function sets another one (label
 /// `com.openfaas.scale.max`).
 pub const OPENFAAS_MAX_DEFAULT: u32 = 20;
 
@@ -188,30 +190,31 @@ impl Default for OpenFaasSettings {
     }
 }
 
-/// How instances are chosen.
+/// How the instance for an invocation is chosen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Balance {
-    /// Chooses the instance with room that holds the fewest invocations, the oldest first. If there
-    /// is none, the invocation waits in the one queue, and the instance that is free first takes
-    /// the oldest. The default: a slow instance delays no other invocations, and a few instances do
-    /// the work if they can.
+    /// Of the instances with room, takes the one that holds the fewest invocations, and of several
+    /// such instances the oldest. If no instance has room, the invocation waits in the function's
+    /// only queue, and the instance that is free first takes the oldest invocation. This is the
+    /// default, because a slow instance then delays no other invocations, and the work stays on few
+    /// instances if they can do it.
     #[default]
     LateBinding,
-    /// Each instance in turn.
+    /// Takes each instance in turn.
     RoundRobin,
-    /// Any instance.
+    /// Takes any instance at random.
     Random,
-    /// The instance with the fewest invocations; those with equally many in turn.
+    /// Takes the instance with the fewest invocations. Instances with equally many take turns.
     LeastConnections,
-    /// One that has served nobody else than this caller.
+    /// Takes an instance that has served no other caller.
     PerCaller,
-    /// One that has served nobody.
+    /// Takes an instance that has served no invocation.
     PerCall,
 }
 
 impl Balance {
-    /// The word used in manifests and outputs.
+    /// The word for this rule in manifests and outputs.
     pub fn as_str(self) -> &'static str {
         match self {
             Balance::LateBinding => "late-binding",

@@ -1,8 +1,8 @@
-//! The protocols of functions that are servers of their own.
+//! The protocols between the node and functions that are servers.
 
 use serde::{Deserialize, Serialize};
 
-/// What a server function speaks with its node.
+/// The protocol that a server function speaks with its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {

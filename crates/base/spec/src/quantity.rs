@@ -1,12 +1,12 @@
 //! Sizes and durations as people write them: `64MiB`, `10s`.
 
-/// A text that is not a quantity; the caller adds the key and the permitted range.
+/// Why a text is not a quantity. The caller adds the key and the permitted range to the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// There is no number or no unit, or something follows the unit.
+    /// There is no number or no unit, or text follows the unit.
     #[error("not a quantity")]
     Malformed,
-    /// A decimal unit where only binary ones are accepted, to avoid ambiguity.
+    /// A decimal unit. Only binary units are accepted, to avoid ambiguity.
     #[error("write {0}")]
     DecimalUnit(String),
     /// The number is too large.
@@ -14,7 +14,8 @@ pub enum QuantityError {
     TooLarge,
 }
 
-/// Bytes in `64MiB`, `512KiB`, `2GiB` or `100B`. Whole numbers only.
+/// Reads a size such as `64MiB`, `512KiB`, `2GiB` or `100B` and returns bytes. Accepts only whole
+/// numbers.
 pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     let (number, unit) = split(text)?;
     let factor: u64 = match unit {
@@ -35,7 +36,8 @@ pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     number.checked_mul(factor).ok_or(QuantityError::TooLarge)
 }
 
-/// Milliseconds in `100ms`, `10s`, `5m` or `1h`. Whole numbers only.
+/// Reads a duration such as `100ms`, `10s`, `5m` or `1h` and returns milliseconds. Accepts only
+/// whole numbers.
 pub fn parse_duration_ms(text: &str) -> Result<u64, QuantityError> {
     let (number, unit) = split(text)?;
     let factor: u64 = match unit {
@@ -57,7 +59,8 @@ fn split(text: &str) -> Result<(u64, &str), QuantityError> {
     Ok((number, text[digits..].trim_start_matches(' ')))
 }
 
-/// A size for people: the largest binary unit with at most one decimal, `6.1 KiB`.
+/// Formats a size for people, with the largest fitting binary unit and at most one decimal: `6.1
+/// KiB`.
 pub fn size_text(bytes: u64) -> String {
     for (unit, size) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
         if bytes >= size {
@@ -72,7 +75,7 @@ pub fn size_text(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// A duration for people: `180 ms`, `2.1 s`, `3 min`, `5 h`, `12 d`.
+/// Formats a duration for people: `180 ms`, `2.1 s`, `3 min`, `5 h`, `12 d`.
 pub fn duration_text(ms: u64) -> String {
     match ms {
         0..1000 => format!("{ms} ms"),

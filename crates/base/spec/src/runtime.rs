@@ -1,18 +1,22 @@
-//! The runtimes of functions, and how many invocations an instance of each runs at once.
+//! The runtimes of functions, and how many invocations one instance of each runtime runs at once.
 
 use serde::{Deserialize, Serialize};
 
-/// Python coroutines, if neither manifest nor handler sets a number; the shim's own default.
+/// Concurrency of Python coroutines if neither the manifest nor the handler sets a number. The shim
+/// has the same default.
 pub const CONCURRENCY_DEFAULT_PYTHON: u32 = 100;
-/// Node handlers are asynchronous: one process serves this many invocations at once.
+/// Concurrency of Node functions. Handlers are asynchronous, so one process serves many
+/// invocations.
 pub const CONCURRENCY_DEFAULT_NODE: u32 = 256;
-/// Go handlers run in a goroutine each. Memory is used by bodies, not by goroutines.
+/// Concurrency of Go functions. Each handler runs in a goroutine. Bodies use memory, goroutines
+/// hardly do.
 pub const CONCURRENCY_DEFAULT_GO: u32 = 64;
-/// Servers on `$PORT`: connections opened to one instance at once.
+/// Concurrency of servers on `$PORT`: connections that are open to one instance at once.
 pub const CONCURRENCY_DEFAULT_SERVER: u32 = 64;
-/// Programs run once per invocation: processes of one instance at once.
+/// Concurrency of programs that run once per invocation: processes of one instance at once.
 pub const CONCURRENCY_DEFAULT_EXEC: u32 = 8;
-/// Chains: runs of one instance at once. A run waits for functions most of the time.
+/// Concurrency of chains: runs of one instance at once. Most of the time, a run waits for
+/// functions.
 pub const CONCURRENCY_DEFAULT_CHAIN: u32 = 64;
 
 /// How a function's code is run.
@@ -23,8 +27,8 @@ pub enum Runtime {
     Python,
     /// Node.js 18 or newer from the host, through the Node shim.
     Node,
-    /// Go, built on the node during the deploy, together with a worker that speaks the worker
-    /// protocol for it.
+    /// Go. The node builds the function during the deploy, together with a worker that speaks the
+    /// worker protocol.
     Go,
     /// Any program: the request body on stdin, the answer on stdout, one process per invocation.
     Exec,
@@ -35,7 +39,7 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// The word used in manifests and outputs.
+    /// The word for this runtime in manifests and outputs.
     pub fn as_str(self) -> &'static str {
         match self {
             Runtime::Python => "python",

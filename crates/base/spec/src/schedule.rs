@@ -13,27 +13,27 @@ pub const SCHEDULES_MAX: usize = 100;
 pub const EXPRESSION_BYTES_MAX: usize = 256;
 /// Shortest interval of `every`.
 pub const EVERY_MS_MIN: u64 = 1_000;
-/// Longest interval of `every`; a cron expression describes longer ones.
+/// Longest interval of `every`. A cron expression can describe longer ones.
 pub const EVERY_MS_MAX: u64 = 7 * 86_400_000;
 /// Longest delay of `jitter`.
 pub const JITTER_MS_MAX: u64 = 86_400_000;
-/// Longest body of a call by a schedule in bytes; the node keeps it in memory.
+/// Longest body of a scheduled call, in bytes. The node keeps the body in memory.
 pub const SCHEDULE_BODY_BYTES_MAX: usize = 64 << 10;
-/// The zone of schedules that name none.
+/// The time zone of schedules that name none.
 pub const TIMEZONE_DEFAULT: &str = "UTC";
 
 /// A schedule of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// Its times.
+    /// The times at which the function runs.
     pub when: When,
-    /// What happens with times that passed while the node was off.
+    /// What happens if times passed while the node was off.
     pub missed: Missed,
-    /// Each run is delayed by a constant below this number of milliseconds.
+    /// Each run is delayed by a fixed time that is shorter than this, in milliseconds.
     pub jitter_ms: u64,
-    /// What happens at a time when the run before has not ended.
+    /// What happens at a time when the previous run has not ended.
     pub overlap: Overlap,
-    /// The call.
+    /// What the schedule sends to its function.
     pub call: ScheduledCall,
 }
 
@@ -48,28 +48,28 @@ pub enum When {
         /// An IANA name such as `Europe/Berlin`.
         timezone: String,
     },
-    /// The multiples of an interval since 1970.
+    /// All multiples of an interval, counted from 1970.
     Every {
         /// The interval in milliseconds.
         ms: u64,
     },
 }
 
-/// What happens with times that passed while the node was off.
+/// What happens if times passed while the node was off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Missed {
-    /// Nothing.
+    /// They cause no run.
     #[default]
     Skip,
-    /// One run for all of them.
+    /// They cause one run together.
     RunOnce,
-    /// A run for each of them, up to a limit.
+    /// Each of them causes a run, up to a limit.
     RunAll,
 }
 
 impl Missed {
-    /// The word used in manifests and outputs.
+    /// The word for this choice in manifests and outputs.
     pub fn as_str(self) -> &'static str {
         match self {
             Missed::Skip => "skip",
@@ -79,21 +79,21 @@ impl Missed {
     }
 }
 
-/// What happens at a time when the run before has not ended.
+/// What happens at a time when the previous run has not ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Overlap {
-    /// The time is left out.
+    /// No run begins at this time.
     #[default]
     Skip,
-    /// The run begins when the one before has ended.
+    /// The run begins when the previous one has ended.
     Queue,
     /// Both run at the same time.
     Allow,
 }
 
 impl Overlap {
-    /// The word used in manifests and outputs.
+    /// The word for this choice in manifests and outputs.
     pub fn as_str(self) -> &'static str {
         match self {
             Overlap::Skip => "skip",
@@ -107,11 +107,11 @@ impl Overlap {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduledCall {
-    /// Upper case.
+    /// The method, in upper case.
     pub method: String,
-    /// The path below the function, with its leading `/`; it may have a query.
+    /// The path below the function, with its leading `/`. A query may follow.
     pub path: String,
-    /// Header fields, names in lower case.
+    /// Header fields. Their names are in lower case.
     pub headers: BTreeMap<String, String>,
     /// The body.
     pub body: String,
@@ -132,7 +132,8 @@ impl Schedule {
         Self { when, missed: Missed::Skip, jitter_ms: 0, overlap: Overlap::Skip, call }
     }
 
-    /// Its mistakes, except for those of the expression and the zone, which a library reads.
+    /// Returns the mistakes in a schedule, except those in the expression and the time zone, which
+    /// a library checks.
     pub fn check(&self) -> Vec<SpecError> {
         let mut errors = Vec::new();
         let mut check = |ok: bool, field: &'static str, problem: &str| {

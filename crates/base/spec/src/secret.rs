@@ -1,6 +1,6 @@
 //! The names of secrets.
 
-/// Whether `name` is valid for a secret; it is also the name of the secret's file.
+/// Whether `name` is a valid name for a secret. It is also the name of the secret's file.
 pub fn is_secret_name(name: &str) -> bool {
     (1..=253).contains(&name.len())
         && !name.starts_with('.')

@@ -1,18 +1,19 @@
-//! The state of a function that its node keeps: the namespaces that it may use, and their size.
+//! The state of a function that its node keeps: the namespaces of state that the function may use,
+//! and their size.
 
-/// Bytes of keys and values of one namespace, unless the manifest sets them.
+/// Default quota for the keys and values of one namespace, in bytes.
 pub const QUOTA_BYTES_DEFAULT: u64 = 16 << 20;
 /// Largest quota that a manifest may set.
 pub const QUOTA_BYTES_MAX: u64 = 1 << 30;
 /// Most shared namespaces of one function.
 pub const SHARED_MAX: usize = 16;
 
-/// The state that a function keeps in its node, beside its own namespace.
+/// The state that a function may use in its node, in addition to its own namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateRules {
-    /// Names of shared namespaces that it may use.
+    /// Names of shared namespaces that the function may use.
     pub shared: Vec<String>,
-    /// Bytes that a namespace may hold when this function writes to it.
+    /// The quota of a namespace in bytes, when this function writes to it.
     pub quota_bytes: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Reads a TOML file strictly and collects every mistake with its line.
 //!
-//! It reads the manifest and the node's configuration, so that both report unknown keys, misplaced
-//! keys and values out of range in the same way.
+//! The manifest and the node's configuration are both read here, so that unknown keys, misplaced
+//! keys and values out of range are reported in the same way.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -17,14 +17,14 @@ use crate::spelling::nearest;
 pub struct Lined<T> {
     /// The value.
     pub value: T,
-    /// Line in the file, from 1.
+    /// The line in the file, counted from 1.
     pub line: usize,
 }
 
 /// One mistake in a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mistake {
-    /// Line in the file, from 1; 0 if the mistake concerns the file as a whole.
+    /// The line in the file, counted from 1; 0 if the mistake concerns the whole file.
     pub line: usize,
     /// Error code.
     pub code: &'static str,
@@ -34,7 +34,7 @@ pub struct Mistake {
     pub hint: Option<String>,
 }
 
-/// All mistakes in a file, in the order of their lines. Its text is what the command line prints.
+/// All mistakes in a file, in the order of their lines. The command line prints its text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Mistakes(pub Vec<Mistake>);
 
@@ -53,13 +53,14 @@ impl fmt::Display for Mistakes {
     }
 }
 
-/// One table that is being read, with its names for messages.
+/// A table that is being read, with its names for messages.
 #[derive(Debug, Clone, Copy)]
 pub struct Section<'t> {
     table: &'t DeTable<'t>,
-    /// `[limits]`, or empty for the top of the file.
+    /// `[limits]`, or empty for the top level of the file.
     label: &'t str,
-    /// What a misplaced key becomes part of in TOML: `[limits]`, `that trigger`.
+    /// The name of the part to which TOML assigns a key below this section: `[limits]`, `that
+    /// trigger`.
     part: &'t str,
 }
 
@@ -76,17 +77,17 @@ pub struct TomlReader<'a> {
     file: &'a str,
     source: &'a str,
     mistakes: Vec<Mistake>,
-    /// The keys of sections, for hints about a key that stands elsewhere.
+    /// The keys of each section, for hints about a key in the wrong section.
     sections: &'static [(&'static str, &'static [&'static str])],
 }
 
 impl<'a> TomlReader<'a> {
-    /// Begins to read the text of `file`, whose name is only used in messages.
+    /// Begins to read the text of `file`. The file's name is used only in messages.
     pub fn new(file: &'a str, source: &'a str) -> Self {
         Self { file, source, mistakes: Vec::new(), sections: &[] }
     }
 
-    /// Names the sections to which keys belong.
+    /// Sets the sections to which keys belong.
     pub fn with_sections(
         self,
         sections: &'static [(&'static str, &'static [&'static str])],
@@ -94,12 +95,12 @@ impl<'a> TomlReader<'a> {
         Self { sections, ..self }
     }
 
-    /// Parses the text; a syntax error ends the reading at once.
+    /// Parses the text. A syntax error ends the reading at once.
     pub fn parse(&self) -> Result<Spanned<DeTable<'a>>, Mistakes> {
         DeTable::parse(self.source).map_err(|error| {
             let line = error.span().map_or(0, |span| self.line(span.start));
             let words = error.message().lines().next().unwrap_or("not TOML");
-            // The most frequent mistake has a message of its own, because the parser's would
+            // The most frequent mistake has a separate message, because the parser's message would
             // mention booleans.
             let (text, hint) = match self.bare_word(line) {
                 Some((key, word)) => {
@@ -116,7 +117,7 @@ impl<'a> TomlReader<'a> {
         })
     }
 
-    /// Finds `key = word` on this line, where the word is text without quotes.
+    /// Finds `key = word` on this line, where the word is a text without quotes.
     fn bare_word(&self, line: usize) -> Option<(&'a str, &'a str)> {
         let text = self.source.lines().nth(line.checked_sub(1)?)?;
         let (key, word) = text.split_once('=')?;
@@ -129,26 +130,26 @@ impl<'a> TomlReader<'a> {
         (is_bare && key.chars().all(plain)).then_some((key, word))
     }
 
-    /// Ends the reading with all mistakes, or successfully.
+    /// Ends the reading. Returns all mistakes as an error, if there are any.
     pub fn finish(self) -> Result<(), Mistakes> {
         let mistakes = self.mistakes();
         if mistakes.is_empty() { Ok(()) } else { Err(Mistakes(mistakes)) }
     }
 
-    /// Ends the reading: all mistakes in the order of their lines, for a caller that has more to
-    /// check.
+    /// Ends the reading. Returns all mistakes in the order of their lines, for a caller that makes
+    /// further checks.
     pub fn mistakes(mut self) -> Vec<Mistake> {
         self.mistakes.sort_unstable();
         self.mistakes
     }
 
-    /// The line of a byte offset, from 1.
+    /// The line of a byte offset, counted from 1.
     pub fn line(&self, offset: usize) -> usize {
         let end = offset.min(self.source.len());
         self.source.as_bytes()[..end].iter().filter(|byte| **byte == b'\n').count() + 1
     }
 
-    /// Records a mistake at `line`; the message includes the file and the line.
+    /// Records a mistake at `line`. The file and the line are added to the message.
     pub fn mistake(&mut self, code: &'static str, line: usize, text: &str, hint: Option<String>) {
         let text = match line {
             0 => format!("{}: {text}", self.file),
@@ -162,7 +163,7 @@ impl<'a> TomlReader<'a> {
         Section { table, label: "", part: "" }
     }
 
-    /// A table as a section; `part` names what misplaced keys become part of.
+    /// A table as a section. `part` is the name of the part to which misplaced keys would belong.
     pub fn section<'t>(
         &self,
         table: &'t DeTable<'t>,
@@ -172,8 +173,8 @@ impl<'a> TomlReader<'a> {
         Section { table, label, part }
     }
 
-    /// Records every key that is not in `known`; `later` are planned keys, and `top` are those that
-    /// belong above the first section.
+    /// Records every key that is not in `known`. `later` are keys that are planned, and `top` are
+    /// keys that belong above the first section.
     pub fn check_keys(
         &mut self,
         section: &Section<'_>,
@@ -251,7 +252,7 @@ impl<'a> TomlReader<'a> {
         self.mistake("M0303", line, &format!("{key}: {wanted}; found {found}"), None);
     }
 
-    /// A string.
+    /// Reads a string.
     pub fn string(
         &mut self,
         section: &Section<'_>,
@@ -268,7 +269,7 @@ impl<'a> TomlReader<'a> {
         }
     }
 
-    /// An array of strings.
+    /// Reads an array of strings.
     pub fn strings(
         &mut self,
         section: &Section<'_>,
@@ -288,7 +289,7 @@ impl<'a> TomlReader<'a> {
         items.map(|value| Lined { value, line })
     }
 
-    /// True or false.
+    /// Reads true or false.
     pub fn boolean(&mut self, section: &Section<'_>, key: &str) -> Option<Lined<bool>> {
         let (value, line) = self.get(section, key)?;
         match value.as_bool() {
@@ -300,7 +301,7 @@ impl<'a> TomlReader<'a> {
         }
     }
 
-    /// A whole number within `range`.
+    /// Reads a whole number within `range`.
     pub fn integer(
         &mut self,
         section: &Section<'_>,
@@ -327,7 +328,7 @@ impl<'a> TomlReader<'a> {
         }
     }
 
-    /// A whole number or a fraction, as thousandths, within `range` thousandths.
+    /// Reads a whole number or a fraction, within `range` thousandths, and returns thousandths.
     pub fn thousandths(
         &mut self,
         section: &Section<'_>,
@@ -346,7 +347,7 @@ impl<'a> TomlReader<'a> {
             Some(milli)
                 if milli >= f64::from(*range.start()) && milli <= f64::from(*range.end()) =>
             {
-                // In range, so the conversion is exact.
+                // The number is in the range, so the conversion is exact.
                 Some(Lined { value: milli as u32, line })
             }
             _ => {
@@ -356,7 +357,7 @@ impl<'a> TomlReader<'a> {
         }
     }
 
-    /// A size such as `64MiB`; `wanted` is the range as text.
+    /// Reads a size such as `64MiB`. `wanted` is the range as text.
     pub fn size(
         &mut self,
         section: &Section<'_>,
@@ -367,7 +368,7 @@ impl<'a> TomlReader<'a> {
         self.quantity(section, key, range, wanted, quantity::parse_size)
     }
 
-    /// A duration such as `10s`, in milliseconds; `wanted` is the range as text.
+    /// Reads a duration such as `10s`, and returns milliseconds. `wanted` is the range as text.
     pub fn duration_ms(
         &mut self,
         section: &Section<'_>,

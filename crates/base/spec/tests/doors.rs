@@ -1,4 +1,4 @@
-//! Which functions have a listener for the services of the node.
+//! Tests which functions have a listener for the services of the node.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

@@ -1,4 +1,4 @@
-//! Names of header fields.
+//! Tests the rules for names of header fields.
 
 use mote_spec::fields::is_set_by_node;
 
@@ -10,7 +10,7 @@ fn fields_of_the_node_are_known_by_their_names() {
         "MOTE-SCHEDULE_DUE",
         "mote_attempt",
         "MOTE_Caller",
-        // Programs receive these as the same variables.
+        // Programs receive these names as the same variables as the names with hyphens.
         "mote.caller",
         "mote~caller",
         "mote'source.status",

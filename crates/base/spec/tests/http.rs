@@ -1,10 +1,10 @@
-//! The rules for HTTP requests, and the number of calls at once, in specs.
+//! Tests the rules for HTTP requests, and the limit on simultaneous calls, in specs.
 
 use mote_spec::{
     CORS_AGE_S_MAX, Cors, FunctionName, FunctionSpec, HttpRules, Rate, Rates, Runtime, is_origin,
 };
 
-/// The key of the manifest that these rules break.
+/// Returns the key of the manifest whose rule is broken.
 fn mistake(rules: HttpRules) -> Option<&'static str> {
     let name = FunctionName::new("f").expect("a name");
     let mut spec = FunctionSpec::with_defaults(name, Runtime::Python, "app:handle");

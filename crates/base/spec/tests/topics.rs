@@ -1,4 +1,4 @@
-//! Topics of messages for MQTT brokers.
+//! Tests the rules for topics of messages to MQTT brokers.
 
 use mote_spec::mqtt::{TOPIC_BYTES_MAX, check_topic};
 

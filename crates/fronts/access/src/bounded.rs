@@ -1,4 +1,4 @@
-//! One rate for each of many keys, of which a bounded number is remembered.
+//! Limits the rate of events for each of many keys, and remembers only a bounded number of keys.
 
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, NotUntil, Quota, RateLimiter};
 pub(crate) use mote_process::clock::unix_ms;
 
-/// Says when the next event is accepted.
+/// The refusal of an event, from which the time until the next accepted event can be read.
 pub(crate) type Until = NotUntil<<DefaultClock as Clock>::Instant>;
 
-/// The keys that have events.
+/// The keys whose events were counted lately.
 pub(crate) struct Bounded<K: Hash + Eq + Clone> {
     by_key: DefaultKeyedRateLimiter<K>,
     keys_max: usize,
@@ -18,17 +18,18 @@ pub(crate) struct Bounded<K: Hash + Eq + Clone> {
 }
 
 impl<K: Hash + Eq + Clone> Bounded<K> {
-    /// Each key may have events at this rate; about `keys_max` of them are remembered.
+    /// Each key may have events at the rate `quota`. About `keys_max` keys are remembered.
     pub(crate) fn new(quota: Quota, keys_max: usize) -> Self {
         let by_key = RateLimiter::keyed(quota);
         Self { by_key, keys_max, cleaned_s: AtomicU64::new(0) }
     }
 
-    /// Counts an event of `key`; `None` if there is no room for further keys.
+    /// Counts an event of `key`. Returns `None` if `key` is not remembered and there is no room for
+    /// it.
     pub(crate) fn check(&self, key: &K, now_unix_ms: u64) -> Option<Result<(), Until>> {
         if self.by_key.len() >= self.keys_max {
-            // Forgets keys that have waited long enough; not for each event, because it looks at all
-            // of them.
+            // Forgets keys that have waited long enough. This happens at most once a second,
+            // because it looks at all keys.
             let now_s = now_unix_ms / 1_000;
             if self.cleaned_s.swap(now_s, Ordering::Relaxed) != now_s {
                 self.by_key.retain_recent();

@@ -1,4 +1,4 @@
-//! What a request presents to prove who sends it.
+//! The credentials with which a request proves who sends it.
 
 use mote_core::base64;
 use mote_core::invocation::headers;
@@ -6,20 +6,20 @@ use mote_spec::Access;
 
 use crate::ring::{Key, KeyRing};
 
-/// The fields in which a caller sends its key or its token.
+/// The header fields in which a caller sends its key or its token.
 const AUTHORIZATION: &[u8] = b"authorization";
 const KEY_FIELD: &[u8] = b"x-api-key";
 const BEARER: &[u8] = b"bearer ";
 const BASIC: &[u8] = b"basic ";
-/// Most keys of one request that are tried.
+/// Most keys that are tried for one request.
 const TRIED_MAX: usize = 4;
-/// Longest credentials of basic authentication: the longest name, a key, and what encodes them.
+/// Longest credentials of basic authentication, in bytes: the longest name and a key, in base64.
 const BASIC_BYTES_MAX: usize = 512;
 
-/// What a request presents as its key.
+/// Something that a request presents as its key.
 pub(crate) enum Presented<'a> {
     Key(&'static [u8], &'a [u8]),
-    /// The name of a caller and its key, in base64.
+    /// The name of a caller and the caller's key, in base64.
     Basic(&'a [u8]),
 }
 
@@ -31,7 +31,7 @@ impl Presented<'_> {
         }
     }
 
-    /// The valid key that it is.
+    /// Returns the valid key that the request presents, if the presented text is one.
     pub(crate) fn find<'r>(&self, ring: &'r KeyRing, now_unix_ms: u64) -> Option<&'r Key> {
         match self {
             Presented::Key(_, text) => ring.find(text, now_unix_ms),
@@ -46,7 +46,7 @@ impl Presented<'_> {
     }
 }
 
-/// What a request presents as its key to a function with this access mode.
+/// Everything that a request presents as its key to a function with this access mode.
 pub(crate) fn presented(block: &[u8], access: Access) -> impl Iterator<Item = Presented<'_>> {
     let all = headers(block).filter_map(move |(name, value)| match name {
         KEY_FIELD => Some(Presented::Key(KEY_FIELD, value.trim_ascii())),
@@ -60,13 +60,13 @@ pub(crate) fn presented(block: &[u8], access: Access) -> impl Iterator<Item = Pr
     all.take(TRIED_MAX)
 }
 
-/// The tokens that a request presents: those of bearers (RFC 6750, 2.1).
+/// The bearer tokens that a request presents (RFC 6750, 2.1).
 pub(crate) fn tokens(block: &[u8]) -> impl Iterator<Item = &[u8]> {
     let fields = headers(block).filter(|(name, _)| *name == AUTHORIZATION);
     fields.filter_map(|(_, value)| after(value, BEARER))
 }
 
-/// The credentials after the name of a scheme.
+/// The credentials that follow the name of a scheme.
 fn after<'a>(value: &'a [u8], scheme: &[u8]) -> Option<&'a [u8]> {
     let (found, text) = value.split_at_checked(scheme.len())?;
     found.eq_ignore_ascii_case(scheme).then(|| text.trim_ascii())

@@ -1,4 +1,4 @@
-//! The decision about one request.
+//! Decides whether one request may call a function.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -21,7 +21,7 @@ use crate::pages;
 use crate::refusals::Refusals;
 use crate::ring::KeyRing;
 
-/// Decides which requests a function accepts. Cheap to clone; all clones have the same keys.
+/// Decides which requests may call a function. A clone is cheap and shares all keys.
 #[derive(Clone, Default)]
 pub struct Guard(Arc<Shared>);
 
@@ -36,22 +36,23 @@ struct Shared {
     replaced: watch::Sender<()>,
 }
 
-/// Calls back with the value of the node's secret of this name, if there is one.
+/// Passes the value of the node's secret of this name to the callback. If there is no such secret,
+/// the callback is not called.
 pub type UseSecret = dyn Fn(&str, &mut dyn FnMut(&str)) + Send + Sync;
 
 impl Guard {
-    /// Replaces all keys. Requests that arrive from now on are checked with the new ones.
+    /// Replaces all keys. Requests that arrive from now on are checked with the new keys.
     pub fn replace(&self, ring: KeyRing) {
         self.0.ring.store(Arc::new(ring));
         self.0.replaced.send_replace(());
     }
 
-    /// Tells of each later [`Guard::replace`].
+    /// Signals each later [`Guard::replace`].
     pub fn replaced(&self) -> watch::Receiver<()> {
         self.0.replaced.subscribe()
     }
 
-    /// All keys at this moment.
+    /// All current keys.
     pub fn ring(&self) -> Arc<KeyRing> {
         self.0.ring.load_full()
     }
@@ -66,14 +67,14 @@ impl Guard {
         &self.0.issuers
     }
 
-    /// Gives access to the secrets with which signatures are checked. Called once; a further call
-    /// changes nothing.
+    /// Gives the guard access to the secrets with which signatures are checked. A second call has
+    /// no effect.
     pub fn set_secrets(&self, secrets: Box<UseSecret>) {
         let _ = self.0.secrets.set(secrets);
     }
 
-    /// Whether the head of a request has what a signature needs. That proves nothing: whoever passes it
-    /// on must call [`Guard::verify`] with the body.
+    /// Whether the head of a request contains everything that a signature needs. This proves
+    /// nothing: whoever passes the request on must call [`Guard::verify`] with the body.
     pub(crate) fn is_signed(
         &self,
         rules: &WebhookRules,
@@ -88,7 +89,8 @@ impl Guard {
         Err(Fault::NoSignature)
     }
 
-    /// Checks the signature of a request, and admits it as one of its scheme.
+    /// Checks the signature of a request. If it is valid, admits the request; its caller is then
+    /// the name of the scheme.
     pub(crate) fn verify(
         &self,
         rules: &WebhookRules,
@@ -119,14 +121,17 @@ impl Guard {
         verified
     }
 
-    /// Whether the sender of a request that is not for a function, but asks for what concerns it, may
-    /// call it. The head was admitted with [`Access::KeyIfSent`], so a caller that it names is the one
-    /// of a key. A token is verified for this function; the name in it proves nothing elsewhere.
+    /// Decides about a request that is not for a function but asks about one, such as about its
+    /// invocations: whether the sender may call this function. The head was admitted with
+    /// [`Access::KeyIfSent`], so if it names a caller, that caller has sent a key. A token is
+    /// verified by the rules of this function, because the name in a token proves nothing to other
+    /// functions.
     pub fn proves(&self, head: &Head, route: &RouteInfo<'_>) -> bool {
         let ring = self.0.ring.load();
         let now_unix_ms = unix_ms();
         let name = route.name.as_str();
-        // The key that named the caller is gone from the head; one of the others may open it, too.
+        // The head no longer contains the key that named the caller. One of the other keys may open
+        // the function, too.
         let opens = |access| {
             let mut others = presented(head.headers(), access);
             let mut others = || {
@@ -148,10 +153,11 @@ impl Guard {
         }
     }
 
-    /// Whether a request may run a function. If it may because of its key, the key is removed from
-    /// the head, and the name of the caller is added. A token stays, so that the function can read
-    /// further claims. `tokens` are the rules of a function with [`Access::Jwt`]; `from` is the
-    /// sender's address, if it is known. A request that was admitted before is not asked again.
+    /// Checks whether a request may run a function. If the request has a key that permits this,
+    /// removes the key from the head and adds the name of the caller. A token stays in the head, so
+    /// that the function can read further claims. `tokens` are the rules of a function with
+    /// [`Access::Jwt`]. `from` is the sender's address, if it is known. A request that was admitted
+    /// before is not checked again.
     #[inline]
     pub fn admit(
         &self,
@@ -171,8 +177,9 @@ impl Guard {
         checked.inspect_err(|fault| self.0.refusals.note(function, fault, from))
     }
 
-    /// The same for a function that asks for client certificates. [`Guard::admit`] refuses all requests
-    /// for such functions, because it does not know which certificates they accept.
+    /// Does the same as [`Guard::admit`] for a function that asks for client certificates.
+    /// [`Guard::admit`] refuses all requests for such functions, because it does not know which
+    /// certificates they accept.
     pub(crate) fn admit_certified(
         &self,
         rules: &CertificateRules,
@@ -189,13 +196,13 @@ impl Guard {
         Ok(())
     }
 
-    /// Requests that were refused since the start, by the code of the refusal.
+    /// The number of requests that were refused since the start, for each error code.
     pub fn refusals(&self) -> Vec<(&'static str, u64)> {
         self.0.refusals.by_code()
     }
 
-    /// Counts a request against the rates of a function and gives it a place among the calls that may
-    /// be at once, unless that was done before.
+    /// Counts a request against the rates of a function, and gives it one of the places for
+    /// simultaneous calls. Does nothing if the request was counted before.
     #[inline]
     pub fn count(
         &self,
@@ -208,7 +215,7 @@ impl Guard {
         if rates.is_none() || head.is_counted() {
             return Ok(());
         }
-        // A key and a token may name their callers alike, and are different ones.
+        // A key and a token may contain the same name, but they belong to different callers.
         let caller = head.caller().map(|name| (access == Access::Jwt, name));
         let counted = match head.is_paid() {
             true => self.0.meters.place(rates, function, caller, from),
@@ -220,7 +227,8 @@ impl Guard {
         Ok(())
     }
 
-    /// The same for a function of a namespace, whose rate is counted first.
+    /// Does the same as [`Guard::count`] for a function in a namespace. The rate of the namespace
+    /// is counted first.
     #[cold]
     pub fn count_within(
         &self,
@@ -241,13 +249,13 @@ impl Guard {
         Ok(())
     }
 
-    /// Counts a call of a function in a namespace, or says when the next one is accepted.
+    /// Counts a call of a function in a namespace. Fails if the namespace has used up its rate.
     pub fn count_namespace(&self, function: &str, from: Option<IpAddr>) -> Result<(), Fault> {
         let counted = self.0.meters.count_namespace(function);
         counted.inspect_err(|fault| self.0.refusals.note(function, fault, from))
     }
 
-    /// Sets how many calls of the functions of a namespace are accepted in a second.
+    /// Sets how many calls a second are accepted for all functions of a namespace together.
     pub fn limit_namespace(&self, namespace: &str, calls_per_s: Option<u32>) {
         self.0.meters.limit_namespace(namespace, calls_per_s);
     }
@@ -277,7 +285,7 @@ impl Guard {
         }
         let ring = self.0.ring.load();
         let now_unix_ms = unix_ms();
-        // A client that has proved its key when it connected need not send it.
+        // A client that proved its key when it connected need not send the key again.
         let proved = head.psk().and_then(|identity| ring.find_psk(identity, now_unix_ms));
         if let Some(key) = proved
             && (is_optional || key.opens(function))
@@ -285,7 +293,7 @@ impl Guard {
             head.admit(Some(key.name.as_bytes()));
             return Ok(());
         }
-        // A request may have several keys, of which one must open the function.
+        // A request may contain several keys. One of them must open the function.
         let mut sent = 0;
         let mut has_other = proved.is_some();
         let mut found = None;
@@ -302,7 +310,8 @@ impl Guard {
         match found {
             Some((field, key)) => {
                 head.admit_with_key(field, key.name.as_bytes());
-                // What the node itself answers may need another of them.
+                // If the node itself answers, further keys stay, because one of them may be needed
+                // to open the function that the request asks about.
                 if sent > 1 && !is_optional {
                     remove_keys(head, access, &ring, now_unix_ms);
                 }
@@ -310,7 +319,7 @@ impl Guard {
             }
             None if has_other => Err(Fault::OtherKey),
             None if is_optional => Ok(()),
-            // Only those who send a key can guess one.
+            // A request without any key is not an attempt to guess one.
             None if sent > 0 && !self.0.guesses.may_guess(from, now_unix_ms) => {
                 Err(Fault::TooManyKeys)
             }
@@ -326,7 +335,7 @@ impl Guard {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        // A spec without rules has another access mode.
+        // If there are no rules, the function has another access mode.
         let rules = rules.ok_or(Fault::NoToken)?;
         if tokens(head.headers()).next().is_none() {
             return Err(Fault::NoToken);
@@ -346,7 +355,7 @@ impl Guard {
         }
     }
 
-    /// The subject of the one token of a request.
+    /// Returns the subject of a request's token. A request must have exactly one token.
     fn subject(
         &self,
         head: &Head,
@@ -359,8 +368,8 @@ impl Guard {
     }
 }
 
-/// The caller in the certificate of a request's connection. A page of another site must not use the
-/// certificate of the browser in which it is shown.
+/// Returns the caller that the client certificate of a request's connection names. A page of
+/// another site must not use the certificate of the browser that shows it.
 fn certified(rules: &CertificateRules, head: &Head) -> Result<String, Fault> {
     if pages::is_of_another_origin(head.headers()) {
         return Err(Fault::OtherSite);
@@ -369,8 +378,9 @@ fn certified(rules: &CertificateRules, head: &Head) -> Result<String, Fault> {
     caller.map(str::to_owned).ok_or(Fault::NoCertificate)
 }
 
-/// All bytes of a body that has arrived. Others are refused: a front waits for the end of the bodies
-/// of such functions, except when too many are arriving at once.
+/// Returns all bytes of a body that has arrived completely, and refuses any other body. A front
+/// waits for the end of the bodies of such functions, except when too many bodies are arriving at
+/// once.
 fn arrived(body: &mut Body) -> Result<Bytes, Fault> {
     let mut context = Context::from_waker(Waker::noop());
     let mut all = BytesMut::new();
@@ -385,7 +395,7 @@ fn arrived(body: &mut Body) -> Result<Bytes, Fault> {
     }
 }
 
-/// Removes further keys, which would reach the function.
+/// Removes further valid keys from the head, because the function would receive them.
 #[cold]
 fn remove_keys(head: &mut Head, access: Access, ring: &KeyRing, now_unix_ms: u64) {
     loop {
@@ -397,7 +407,8 @@ fn remove_keys(head: &mut Head, access: Access, ring: &KeyRing, now_unix_ms: u64
     }
 }
 
-/// Whether a request for a function that only this machine may call comes from it.
+/// Checks whether a request comes from this machine, for a function that only this machine may
+/// call.
 fn check_local(head: &mut Head, from: Option<IpAddr>) -> Result<(), Fault> {
     if !is_of_this_machine(from) {
         return Err(Fault::NotLocal);
@@ -410,8 +421,9 @@ fn check_local(head: &mut Head, from: Option<IpAddr>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether the address is one of loopback. Other addresses of this machine do not count: functions
-/// that may reach any host connect from them, and over IPv6 other machines can forge them.
+/// Whether the address is a loopback address. Other addresses of this machine do not count:
+/// functions that may reach any host connect from them, and other machines can forge them over
+/// IPv6.
 fn is_of_this_machine(from: Option<IpAddr>) -> bool {
     from.is_some_and(|from| from.to_canonical().is_loopback())
 }
@@ -423,7 +435,8 @@ mod tests {
     use super::*;
     use crate::ring::{Key, NewKey};
 
-    /// A guard with a key for everything, one for `hello` and one that has expired; and their texts.
+    /// Returns a guard with three keys, and the texts of these keys. The first key opens
+    /// everything, the second one opens `hello`, and the third one has expired.
     fn guard() -> (Guard, [String; 3]) {
         let mut texts = Vec::new();
         let mut key = |name: &str, functions: &[&str], expires_unix_ms| {
@@ -575,7 +588,8 @@ mod tests {
         assert!(call(Access::Basic, &right, &both[..1]).is_ok());
     }
 
-    /// Made by PyJWT: a key set, a token that it verifies, and one without the claim `role`.
+    /// Made by PyJWT: a key set, a token that the set verifies, and a token without the claim
+    /// `role`.
     fn made() -> [&'static str; 3] {
         let lines: Vec<_> = include_str!("guard/pyjwt.txt").lines().collect();
         lines.try_into().expect("three lines")
@@ -656,7 +670,7 @@ mod tests {
         let key = ("x-api-key", all.as_str());
         let password = ("authorization", password.as_str());
         assert!(proves(Access::Jwt, &[token]) && proves(Access::Jwt, &[key, token]));
-        // The key has the name of the token's subject.
+        // The name of the key equals the subject of the token.
         assert!(!proves(Access::Jwt, &[key]) && !proves(Access::Key, &[token]));
         assert!(!proves(Access::Jwt, &[("authorization", &bare)]));
         assert!(proves(Access::Key, &[key]) && !proves(Access::Key, &[password]));

@@ -14,12 +14,11 @@ use mote_spec::routes::{Asked, Found};
 
 use crate::guard::Guard;
 
-/// An [`Invoker`] that asks who calls, and counts the calls of functions that have rates. Cheap to
+/// An [`Invoker`] that checks callers, and counts the calls of functions that have rates. Cheap to
 /// clone.
 ///
-/// A front asks with [`Invoker::admit`] before it reads a body. For a front that has not asked, the
-/// question is asked when it invokes, so that no way leads around it. The same holds for
-/// [`Invoker::count`].
+/// A front should call [`Invoker::admit`] before it reads a body. If it did not, the check is made
+/// when the front invokes, so that no call can avoid it. The same is true of [`Invoker::count`].
 #[derive(Clone)]
 pub struct Guarded<I> {
     inner: I,
@@ -27,7 +26,7 @@ pub struct Guarded<I> {
 }
 
 impl<I> Guarded<I> {
-    /// The layer over `inner`.
+    /// Puts the layer over `inner`.
     pub fn new(inner: I, guard: Guard) -> Self {
         Self { inner, guard }
     }
@@ -114,7 +113,8 @@ impl<I: Invoker> Invoker for Guarded<I> {
         };
         match admitted.and_then(|()| self.count(route, head, None)) {
             Ok(()) => {
-                // From here on, the place lives as long as the answer, and no copy of the head has it.
+                // From here on, the place is held as long as the answer lasts, and no copy of the
+                // head contains it.
                 let place = invocation.head.take_place();
                 let answer = self.inner.invoke(route, invocation);
                 Either::Left(Placed { answer, place })
@@ -125,7 +125,7 @@ impl<I: Invoker> Invoker for Guarded<I> {
 }
 
 pin_project_lite::pin_project! {
-    /// The answer of a call that may have a place.
+    /// The answer of a call that may hold a place among simultaneous calls.
     struct Placed<F> {
         #[pin]
         answer: F,

@@ -1,4 +1,5 @@
-//! Slows down whoever guesses keys: each address may send some wrong keys, and then one a second.
+//! Slows down clients that guess keys. An address may send some wrong keys at once, and then one
+//! each second.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -8,13 +9,13 @@ use mote_core::shares::address_owner;
 
 use crate::bounded::Bounded;
 
-/// Wrong keys that one address may send at once, and then in a second.
+/// How many wrong keys one address may send at once, and how many a second after that.
 const AT_ONCE: NonZeroU32 = NonZeroU32::new(10).unwrap();
 const A_SECOND: NonZeroU32 = NonZeroU32::new(1).unwrap();
 /// Most addresses that are remembered.
 const ADDRESSES_MAX: usize = 4_096;
-/// Wrong keys a second of all addresses for which there is no room, and of requests whose address is
-/// not known.
+/// How many wrong keys a second are accepted from all other senders together: addresses for which
+/// there is no room, and requests whose address is not known.
 const OF_OTHERS: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
 /// The addresses that have sent wrong keys lately.
@@ -32,7 +33,7 @@ impl Default for Guesses {
 }
 
 impl Guesses {
-    /// Counts a wrong key; `false` if this address has sent too many of them.
+    /// Counts a wrong key. Returns `false` if the sender has sent too many of them.
     pub(crate) fn may_guess(&self, from: Option<IpAddr>, now_unix_ms: u64) -> bool {
         let known = from.and_then(|from| self.by_address.check(&address_owner(from), now_unix_ms));
         known.unwrap_or_else(|| self.others.check()).is_ok()
@@ -61,7 +62,8 @@ mod tests {
         for _ in 0..AT_ONCE.get() {
             assert!(!refused(&guesses, one));
         }
-        // A second may pass here on a slow machine, so one of two guesses is refused at least.
+        // On a slow machine, a second may pass between the two guesses. Therefore only one of them
+        // must be refused.
         assert!(refused(&guesses, one) || refused(&guesses, one));
         assert!(!refused(&guesses, IpAddr::from([192, 0, 2, 2])), "others are not slowed down");
     }

@@ -1,23 +1,28 @@
-//! Who may call a function from outside of the node.
+//! Decides who may call a function from outside the node.
 //!
-//! A function with the access mode `key` or `basic` is called only with a key, one with `jwt` only
-//! with a token of its issuer, one with `mtls` only by a client with a certificate, one with
-//! `webhook` only by a service that signs its requests, and one with `local` only from the node's
-//! own machine, and not by a web page of another site. [`KeyRing`] has what the node keeps of all
-//! keys, [`Guard`] decides about one request, and [`Guarded`] is the layer over an invoker that
-//! every front calls. The keys and the time come from outside; this crate must not know where keys
-//! are stored, and what HTTP or CoAP is. Start with [`Guard::admit`].
+//! The access mode of a function says who may call it:
+//!
+//! - `key` and `basic`: only callers with a key
+//! - `jwt`: only callers with a token of the function's issuer
+//! - `mtls`: only clients with a certificate
+//! - `webhook`: only services that sign their requests
+//! - `local`: only callers on the node's own machine, and no web pages of other sites
+//!
+//! [`KeyRing`] holds what the node keeps of all keys. [`Guard`] decides about one request.
+//! [`Guarded`] is the layer over an invoker that every front calls. The keys and the time are
+//! passed in from outside. This crate must not know where keys are stored, or what HTTP and CoAP
+//! are. Start with [`Guard::admit`].
 //!
 //! The files:
 //!
-//! - `ring.rs`: what is kept of keys, and what they open
-//! - `guard.rs`, `guarded.rs`: the decision about one request, and the layer
-//! - `guesses.rs`: slows down wrong keys
-//! - `meters.rs`, `bounded.rs`: rates, and calls at once
+//! - `ring.rs`: what the node keeps of keys, and which functions a key opens
+//! - `guard.rs`, `guarded.rs`: the decision about one request, and the layer over an invoker
+//! - `guesses.rs`: slows down clients that send wrong keys
+//! - `meters.rs`, `bounded.rs`: rates, and the number of simultaneous calls
 //! - `jwt/`, `issuers/`: tokens, and the keys that verify them
 //! - `webhook/`: signatures of webhooks
-//! - `pages.rs`: web pages of other sites
-//! - `refusals.rs`: tells the owner what was refused
+//! - `pages.rs`: requests that browsers send for web pages of other sites
+//! - `refusals.rs`: counts and logs refused requests
 
 #![forbid(unsafe_code)]
 
@@ -42,7 +47,7 @@ pub use guarded::Guarded;
 pub use metrics::RefusalMetrics;
 pub use ring::{Key, KeyRing, NewKey, is_pattern, psk_of};
 
-/// Whether a function with this mode knows each of its callers by a name that nobody else can use.
+/// Whether a function with this mode knows each caller by a name that no other caller can use.
 pub fn knows_callers(mode: Access) -> bool {
     matches!(mode, Access::Key | Access::Basic | Access::Jwt | Access::Mtls)
 }

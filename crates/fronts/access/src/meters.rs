@@ -1,4 +1,4 @@
-//! Counts the calls of functions that have rates, and those that are unfinished.
+//! Counts the calls of functions that have rates, and their unfinished calls.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
@@ -19,23 +19,25 @@ use mote_spec::{Rate, Rates};
 
 use crate::bounded::{Bounded, Until, unix_ms};
 
-/// Most functions and rates that are counted; beyond it, counting begins again for all.
+/// Most combinations of function and rates that are counted. When another one is added, counting
+/// starts again for all of them.
 const METERS_MAX: usize = 10_000;
-/// Most callers of one function that are remembered. Further ones share one rate.
+/// Most callers of one function that are remembered. All further callers share one rate.
 const CALLERS_MAX: usize = 4_096;
 
-/// The meters of all functions that have rates and were called.
+/// The meters of all functions that have rates and have been called.
 #[derive(Default)]
 pub(crate) struct Meters {
     clock: DefaultClock,
-    /// Callers choose what is hashed.
+    /// Resists chosen input, because callers choose what is hashed.
     callers: RandomState,
-    /// Only manifests choose what is hashed.
+    /// Need not resist chosen input, because only manifests choose what is hashed.
     rates: DefaultHashBuilder,
-    /// By the hash of function and rates, because revisions with different rates may serve at the
-    /// same time. Each change replaces the map, so that calls read it without a lock.
+    /// The key is the hash of the function and its rates, because revisions with different rates
+    /// may serve at the same time. Each change replaces the whole map, so that calls can read it
+    /// without a lock.
     all: ArcSwap<HashMap<u64, Arc<Meter>>>,
-    /// Held by those who change it.
+    /// Held while one of the maps is changed.
     change: Mutex<()>,
     namespaces: ArcSwap<HashMap<String, Arc<DefaultDirectRateLimiter>>>,
 }
@@ -43,23 +45,24 @@ pub(crate) struct Meters {
 struct Meter {
     all: Option<DefaultDirectRateLimiter>,
     callers: Option<Callers>,
-    /// The calls that may be at once, by caller if callers have a number; the key of those who are
-    /// not known is 0. A caller without a call is not kept, so the connections of the node bound the
-    /// table.
+    /// The places for simultaneous calls. They are divided among callers if the number for each
+    /// caller is limited; unknown callers share the key 0. Callers without a running call are not
+    /// kept, so the number of the node's connections limits the size of the table.
     places: Option<Shares<u64>>,
 }
 
 /// The rate of each caller.
 struct Callers {
     known: Bounded<u64>,
-    /// Of those for whom there is no room, and of those whose address is not known.
+    /// The rate that the other callers share: those for whom there is no room, and those whose
+    /// address is not known.
     others: DefaultDirectRateLimiter,
 }
 
 impl Meters {
-    /// Counts a call, or says when the next one is accepted. `caller` is the name of the caller, and
-    /// whether a token names it; without it, its address is counted. Returns the place of the call
-    /// if the function has a number of calls at once.
+    /// Counts a call, or fails if it comes too early. `caller` says whether a token names the
+    /// caller, and the caller's name; with `None`, the caller's address is counted. If the function
+    /// limits its simultaneous calls, returns a place for the call.
     pub(crate) fn count(
         &self,
         rates: &Rates,
@@ -68,10 +71,11 @@ impl Meters {
         from: Option<IpAddr>,
     ) -> Result<Option<Place>, Fault> {
         self.with_meter(rates, function, caller, from, |meter, who| {
-            // The place comes first: a call that does not get one uses up no rate, and a call that a
-            // rate refuses gives its place back at once.
+            // The place is taken first. A call that gets no place uses up no rate, and a call that
+            // a rate refuses gives its place back at once.
             let place = meter.place(who)?;
-            // The caller comes first: one that is too fast takes nothing from the others.
+            // The caller's rate is checked first, so that a caller that is too fast does not use up
+            // the rate of all callers.
             let callers = meter.callers.as_ref().map_or(Ok(()), |callers| callers.count(who));
             callers.map_err(|until| self.refused(&until, RateOf::Caller))?;
             let all = meter.all.as_ref().map_or(Ok(()), RateLimiter::check);
@@ -80,7 +84,7 @@ impl Meters {
         })
     }
 
-    /// Counts a call of a function in a namespace.
+    /// Counts a call of a function in a namespace, if the namespace has a rate.
     pub(crate) fn count_namespace(&self, function: &str) -> Result<(), Fault> {
         let all = self.namespaces.load();
         let Some(meter) = split(function).1.and_then(|namespace| all.get(namespace)) else {
@@ -89,7 +93,7 @@ impl Meters {
         meter.check().map_err(|until| self.refused(&until, RateOf::Namespace))
     }
 
-    /// Sets the rate of a namespace; without one, its calls are not counted.
+    /// Sets the rate of a namespace. With `None`, its calls are no longer counted.
     pub(crate) fn limit_namespace(&self, namespace: &str, calls_per_s: Option<u32>) {
         let _changing = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changed = HashMap::clone(&self.namespaces.load());
@@ -101,7 +105,7 @@ impl Meters {
         self.namespaces.store(Arc::new(changed));
     }
 
-    /// Gives a call that was counted before another place.
+    /// Gives a place to a call whose rates were counted before.
     pub(crate) fn place(
         &self,
         rates: &Rates,
@@ -112,8 +116,8 @@ impl Meters {
         self.with_meter(rates, function, caller, from, Meter::place)
     }
 
-    /// Does something with the meter of a function for these rates, and with the caller as it is
-    /// counted, if callers are.
+    /// Calls `then` with the meter of the function for these rates. `then` also receives the hash
+    /// of the caller, if the rates count callers separately.
     #[inline]
     fn with_meter<T>(
         &self,
@@ -173,7 +177,7 @@ impl Meters {
 }
 
 impl Meter {
-    /// A place for a call of this caller, if the function has a number of calls at once.
+    /// Takes a place for a call of this caller, if the function limits its simultaneous calls.
     #[inline]
     fn place(&self, who: Option<u64>) -> Result<Option<Place>, Fault> {
         let take = |places: &Shares<u64>| places.take(who.unwrap_or(0), 1).map(Place::new);
@@ -192,7 +196,7 @@ impl Callers {
     }
 }
 
-/// The rate as even steps between calls.
+/// Converts the rate into even steps between calls.
 fn quota(rate: Rate) -> Quota {
     let burst = NonZeroU32::new(rate.burst).unwrap_or(NonZeroU32::MIN);
     let step = Duration::from_millis(rate.period_ms) / rate.calls.max(1);

@@ -1,4 +1,4 @@
-//! The metric of refused calls, read at each scrape.
+//! The metric of refused calls, which each scrape reads.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 
 use crate::Guard;
 
-/// Reads how many calls the guard has refused.
+/// Reads from the guard how many calls were refused.
 pub struct RefusalMetrics(pub Guard);
 
 impl fmt::Debug for RefusalMetrics {

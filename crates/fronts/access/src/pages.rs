@@ -1,8 +1,9 @@
-//! Which requests a browser makes for a web page of another site.
+//! Recognises requests that a browser sends for a web page of another site.
 //!
-//! A browser on the node's machine reaches the node's loopback addresses, and any page that it shows
-//! can make it send requests there: directly, or under a host name of the page's owner that points
-//! to loopback (DNS rebinding). Such requests come from this machine, but not on behalf of its user.
+//! A browser on the node's machine can reach the node's loopback addresses. Any page that the
+//! browser shows can make it send requests there: directly, or under a host name of the page's
+//! owner that points to loopback (DNS rebinding). Such requests come from this machine, but not on
+//! behalf of its user.
 
 use std::net::IpAddr;
 use std::str;
@@ -10,12 +11,12 @@ use std::str;
 use mote_core::invocation::headers;
 use mote_spec::{OPENFAAS_GATEWAYS, OWN_FRONT};
 
-/// The field in which a browser says for whose page it sends a request.
+/// The field in which a browser says how the page that sends a request is related to the target.
 const SITE_FIELD: &[u8] = b"sec-fetch-site";
 
-/// Whether a request with these fields may have been caused by a page that this machine did not
-/// serve. Browsers send `Origin` with all requests but simple ones to read, and `Sec-Fetch-Site` with
-/// all requests to loopback.
+/// Whether these fields may come from a page that this machine did not serve. Browsers send
+/// `Origin` with all requests except simple ones that only read. They send `Sec-Fetch-Site` with
+/// all requests to loopback addresses.
 pub(crate) fn is_of_another_site(fields: &[u8]) -> bool {
     headers(fields).any(|(name, value)| match name {
         b"host" => !is_own_host(value),
@@ -25,9 +26,9 @@ pub(crate) fn is_of_another_site(fields: &[u8]) -> bool {
     })
 }
 
-/// Whether a browser sends a request for a page of another origin. It adds a stored password, or a
-/// certificate, to such a request by itself. Not every browser sends `Sec-Fetch-Site` with the
-/// handshake of a WebSocket, but all send `Origin`.
+/// Whether a browser sends the request for a page of another origin. A browser adds a stored
+/// password or a certificate to such a request by itself. Not every browser sends `Sec-Fetch-Site`
+/// with the handshake of a WebSocket, but all of them send `Origin`.
 pub(crate) fn is_of_another_origin(fields: &[u8]) -> bool {
     let all = |wanted| headers(fields).filter(move |(name, _)| *name == wanted);
     let mut sites = all(SITE_FIELD).peekable();
@@ -41,8 +42,8 @@ pub(crate) fn is_of_another_origin(fields: &[u8]) -> bool {
     })
 }
 
-/// Whether no owner of a page can have chosen this host: an address, or a name that always means
-/// this machine.
+/// Whether the host is one that no owner of a page can have chosen: an address, or a name that
+/// always means this machine.
 fn is_own_host(host: &[u8]) -> bool {
     let name = without_port(host);
     name.is_empty()
@@ -51,7 +52,8 @@ fn is_own_host(host: &[u8]) -> bool {
         || is_name_for_functions(name)
 }
 
-/// Whether a page of this origin (RFC 6454) came from this machine. The origin `null` tells nothing.
+/// Whether a page of this origin (RFC 6454) came from this machine. The origin `null` does not show
+/// this.
 fn is_own_origin(origin: &[u8]) -> bool {
     let host =
         [&b"http://"[..], b"https://"].iter().find_map(|scheme| origin.strip_prefix(*scheme));
@@ -60,13 +62,14 @@ fn is_own_origin(origin: &[u8]) -> bool {
     })
 }
 
-/// The names under which functions of this node reach it.
+/// Whether this is a name under which functions of this node reach the node.
 fn is_name_for_functions(name: &[u8]) -> bool {
     let names = std::iter::once(OWN_FRONT.0).chain(OPENFAAS_GATEWAYS);
     names.into_iter().any(|own| own.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// `localhost` and the names below it, which browsers do not look up (RFC 6761, 6.3).
+/// Whether this is `localhost` or a name below it. Browsers do not look these names up (RFC 6761,
+/// 6.3).
 fn is_name_of_loopback(name: &[u8]) -> bool {
     const LOCALHOST: &[u8] = b"localhost";
     let Some(at) = name.len().checked_sub(LOCALHOST.len()) else { return false };
@@ -76,15 +79,15 @@ fn is_name_of_loopback(name: &[u8]) -> bool {
         && name.iter().all(is_plain)
 }
 
-/// A host without its port and the dot of a complete name.
+/// Returns a host without its port and without the final dot of a complete name.
 fn without_port(host: &[u8]) -> &[u8] {
     let digits = host.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let name = host[..host.len() - digits].strip_suffix(b":").unwrap_or(host);
     name.strip_suffix(b".").unwrap_or(name)
 }
 
-/// The address that a host without a port is. The names of most requests are addresses, and each is
-/// parsed as one kind of address only.
+/// Returns the address, if a host without a port is one. The hosts of most requests are addresses,
+/// so each one is parsed either as IPv4 or as IPv6, but not as both.
 fn address(name: &[u8]) -> Option<IpAddr> {
     match name.first()? {
         b'0'..=b'9' => str::from_utf8(name).ok()?.parse().ok().map(IpAddr::V4),

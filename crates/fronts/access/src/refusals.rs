@@ -1,4 +1,4 @@
-//! Tells the owner of a node about requests that were refused.
+//! Counts and logs refused requests, so that the owner of the node learns of them.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
@@ -11,9 +11,9 @@ use mote_core::Fault;
 
 use crate::bounded::{Bounded, unix_ms};
 
-/// Pause between two lines of the log about one function and one reason.
+/// Pause between two log lines about the same function and reason.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Most functions and reasons about which the log has lines in one pause.
+/// Most combinations of function and reason that are logged during one pause.
 const LINES_MAX: usize = 256;
 const CODES: [&str; 13] = [
     "M0520", "M0521", "M0522", "M0523", "M0524", "M0525", "M0526", "M0527", "M0528", "M0529",
@@ -38,7 +38,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Counts a refusal, and logs it if there was no line about the same lately.
+    /// Counts a refusal. Logs it if no line about the same function and reason was logged lately.
     pub(crate) fn note(&self, function: &str, fault: &Fault, from: Option<IpAddr>) {
         let code = fault.answer().code;
         let at = CODES.iter().position(|known| *known == code);

@@ -1,4 +1,4 @@
-//! What a node keeps of the keys of callers: never a key itself, only its hash.
+//! What a node keeps of the keys of callers: only the hash of each key, never the key itself.
 
 use std::io;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use hashbrown::HashMap;
 use mote_spec::name;
 use sha2::{Digest, Sha256};
 
-/// The beginning of each key, by which people and scanners recognise it.
+/// The beginning of each key. People and secret scanners recognise a key by it.
 const PREFIX: &str = "mote_";
-/// Longest text that is examined; a key has 48 bytes.
+/// Longest text that is examined, in bytes. A key has 48 bytes.
 const PRESENTED_BYTES_MAX: usize = 128;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,15 +20,15 @@ pub struct Key {
     pub name: Arc<str>,
     /// The SHA-256 of the key.
     pub hash: [u8; 32],
-    /// Names of functions in the namespace of the caller, or beginnings of names with `*`; empty if it
-    /// opens every function there.
+    /// Names of functions in the caller's namespace, or beginnings of names followed by `*`. Empty
+    /// if the key opens every function in the namespace.
     pub functions: Vec<String>,
-    /// From when on it is not valid, in milliseconds since 1970.
+    /// The time from which on the key is not valid, in milliseconds since 1970.
     pub expires_unix_ms: Option<u64>,
 }
 
 impl Key {
-    /// Whether it opens a function, which must be in the key's own namespace.
+    /// Whether the key opens a function. The function must be in the key's own namespace.
     pub fn opens(&self, function: &str) -> bool {
         let (label, namespace) = name::split(function);
         if name::of_kept(&self.name).0 != namespace {
@@ -45,14 +45,16 @@ impl Key {
         self.expires_unix_ms.is_none_or(|expires| now_unix_ms < expires)
     }
 
-    /// The identity of the pre-shared key that belongs to this key: the name of the caller, a dot, and
-    /// the last 8 hexadecimal digits of the hash. A caller whose key is being replaced has two.
+    /// The identity of the pre-shared key that is derived from this key: the name of the caller, a
+    /// dot, and the last 8 hexadecimal digits of the hash. A caller whose key is being replaced has
+    /// two identities.
     pub fn psk_identity(&self) -> String {
         format!("{}.{}", self.name, base16ct::lower::encode_string(&end_of(&self.hash)))
     }
 
-    /// The pre-shared key: the first 32 hexadecimal digits of the hash, as text. They are 128 random
-    /// bits, which small devices can store, and from which nobody can compute the key or its hash.
+    /// The pre-shared key: the first 32 hexadecimal digits of the hash, as text. These are 128
+    /// random bits. Small devices can store them, and nobody can compute the key or its hash from
+    /// them.
     pub fn psk(&self) -> String {
         base16ct::lower::encode_string(&self.hash[..16])
     }
@@ -60,16 +62,16 @@ impl Key {
 
 /// All keys of a node at one moment.
 ///
-/// A presented key is looked up by its SHA-256. How long that takes says something about hashes,
-/// which a caller cannot choose, and nothing about keys.
+/// A presented key is looked up by its SHA-256. The time that this takes reveals something about
+/// hashes, which a caller cannot choose, but nothing about keys.
 #[derive(Debug, Default)]
 pub struct KeyRing {
     all: HashMap<[u8; 32], Key>,
-    /// The ends of the hashes, by which pre-shared keys are found, and the hashes; in order.
+    /// The end of each hash and the hash itself, sorted. Pre-shared keys are found by the ends.
     by_end: Vec<([u8; IDENTITY_BYTES], [u8; 32])>,
 }
 
-/// Bytes at the end of the hash that the identity of a pre-shared key contains.
+/// How many bytes from the end of the hash the identity of a pre-shared key contains.
 const IDENTITY_BYTES: usize = 4;
 
 fn end_of(hash: &[u8; 32]) -> [u8; IDENTITY_BYTES] {
@@ -87,7 +89,7 @@ impl KeyRing {
         Self { all, by_end }
     }
 
-    /// The valid key that a caller has sent, if it is one.
+    /// Returns the key that a caller presents, if it is a valid one.
     pub fn find(&self, presented: &[u8], now_unix_ms: u64) -> Option<&Key> {
         if presented.len() > PRESENTED_BYTES_MAX {
             return None;
@@ -96,7 +98,7 @@ impl KeyRing {
         self.all.get(&hash).filter(|key| key.is_valid(now_unix_ms))
     }
 
-    /// The valid key to which a pre-shared key with this identity belongs.
+    /// Returns the valid key from which the pre-shared key with this identity is derived.
     pub fn find_psk(&self, identity: &str, now_unix_ms: u64) -> Option<&Key> {
         let (name, end) = identity.rsplit_once('.')?;
         let mut wanted = [0; IDENTITY_BYTES];
@@ -109,7 +111,7 @@ impl KeyRing {
         keys.find(|key| *key.name == *name && key.is_valid(now_unix_ms))
     }
 
-    /// All keys, also those that have expired.
+    /// All keys, including expired ones.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.all.values()
     }
@@ -126,7 +128,7 @@ impl KeyRing {
     }
 }
 
-/// The identity and the pre-shared key of the caller `name` who has the key `text`.
+/// Returns the identity and the pre-shared key for the caller `name` whose key is `text`.
 pub fn psk_of(name: &str, text: &str) -> (String, String) {
     let hash = Sha256::digest(text).into();
     let key = Key { name: name.into(), hash, functions: Vec::new(), expires_unix_ms: None };
@@ -135,14 +137,15 @@ pub fn psk_of(name: &str, text: &str) -> (String, String) {
 
 /// A key that has just been made.
 pub struct NewKey {
-    /// The key, for its caller. Nothing keeps it.
+    /// The key, for its caller. The node does not keep this text.
     pub text: String,
-    /// Its SHA-256.
+    /// The SHA-256 of the key.
     pub hash: [u8; 32],
 }
 
 impl NewKey {
-    /// Makes a key from 256 random bits. So many cannot be guessed, with a fast hash either.
+    /// Makes a key from 256 random bits. So many bits cannot be guessed, even though the hash is
+    /// fast.
     pub fn random() -> io::Result<Self> {
         let mut bytes = [0; 32];
         io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
@@ -152,7 +155,8 @@ impl NewKey {
     }
 }
 
-/// Whether a text says which functions a key opens: a name, or the beginning of names and `*`.
+/// Whether a text says which functions a key opens. It is a name, or the beginning of names
+/// followed by `*`.
 pub fn is_pattern(text: &str) -> bool {
     let Some(start) = text.strip_suffix('*') else { return name::is_label(text) };
     let is_part = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';

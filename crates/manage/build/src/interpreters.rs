@@ -1,6 +1,6 @@
 //! Finds Python, Node and Go on this machine, and the folders that a sandbox must show for them.
 //!
-//! It must not know functions, sandboxes or the engine.
+//! This module must not know functions, sandboxes or the engine.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,32 +8,34 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::process::Command;
 
-/// Oldest versions the shims run on.
+/// The oldest versions on which the shims run.
 const PYTHON_MIN: (u32, u32) = (3, 9);
 const NODE_MIN: (u32, u32) = (18, 0);
 const GO_MIN: (u32, u32) = (1, 21);
-/// An interpreter that has not printed its version by then is not used. A small board that has just
-/// started, and reads Node from its card, needs more than 10 s.
+/// An interpreter that has not printed its version within this time is not used. A small board that
+/// has just started and reads Node from its card needs more than 10 s.
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Search path inside sandboxes, after the folders of the interpreters that were found.
+/// The search path inside sandboxes. The folders of the interpreters that were found come before
+/// it.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 #[derive(Debug, Clone)]
 pub struct Interpreter {
-    /// The real program, with links resolved.
+    /// The program itself, with links resolved.
     pub program: PathBuf,
-    /// `3.11.2`.
+    /// For example `3.11.2`.
     pub version: String,
-    /// The folder under which it was installed.
+    /// The folder in which the interpreter is installed.
     pub prefix: PathBuf,
 }
 
-/// The interpreter that was found for each language, or the reason why there is none.
+/// For each language, the interpreter that was found, or the reason why there is none.
 #[derive(Debug, Clone)]
 pub struct Found {
     pub python: Result<Interpreter, String>,
     pub node: Result<Interpreter, String>,
-    /// Go builds functions and does not run them, so sandboxes of functions do not show it.
+    /// Go only builds functions and does not run them, so the sandboxes of functions do not show
+    /// it.
     pub go: Result<Interpreter, String>,
 }
 
@@ -44,8 +46,8 @@ struct Facts {
     prefix: PathBuf,
 }
 
-/// Asks `python3` and `node` on `PATH` for their versions; takes as long as the slower of them
-/// needs to start.
+/// Asks `python3`, `node` and `go` on `PATH` for their versions. Takes as long as the slowest of
+/// them needs to start.
 pub async fn find() -> Found {
     let python = ask(
         "python3",
@@ -107,7 +109,7 @@ fn recent(name: &str, found: &str, min: (u32, u32)) -> Result<(), String> {
     Ok(())
 }
 
-/// The output of a program that is run with these arguments.
+/// Runs a program with these arguments and returns its output.
 async fn output(name: &str, args: &[&str]) -> Result<Vec<u8>, String> {
     let output = Command::new(name).args(args).kill_on_drop(true).output();
     let output = match tokio::time::timeout(ASK_TIMEOUT, output).await {
@@ -130,7 +132,7 @@ fn version(text: &str) -> Option<(u32, u32)> {
 }
 
 impl Found {
-    /// Folders outside the system's own that sandboxes must show.
+    /// Folders outside the system folders that sandboxes must show.
     pub fn prefixes(&self) -> Vec<PathBuf> {
         [&self.python, &self.node]
             .into_iter()
@@ -140,7 +142,7 @@ impl Found {
             .collect()
     }
 
-    /// `PATH` inside sandboxes.
+    /// The value of `PATH` inside sandboxes.
     pub fn path(&self) -> String {
         let mut path = String::new();
         for interpreter in [&self.python, &self.node].into_iter().flatten() {
@@ -155,7 +157,7 @@ impl Found {
     }
 }
 
-/// Whether every sandbox shows this path.
+/// Whether every sandbox shows this path anyway.
 fn is_system(path: &Path) -> bool {
     ["/usr", "/bin", "/lib"].iter().any(|system| path.starts_with(system))
 }

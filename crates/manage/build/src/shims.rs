@@ -1,7 +1,7 @@
-//! The shims: one worker for each language, with the adapters for other platforms. They are part of
-//! the program, which writes them to a folder before it starts workers.
+//! The shims: one worker for each language, with the adapters for other platforms. They are built
+//! into this program, which writes them to a folder before it starts workers.
 //!
-//! This module must not know functions, sandboxes or who starts a worker.
+//! This module must not know functions or sandboxes, or who starts a worker.
 
 use std::fs;
 use std::io;
@@ -12,18 +12,21 @@ use std::process::{Command, Output, Stdio};
 use mote_process::companion::{OWN_PROGRAM, Role};
 use rustix::fs::{AtFlags, CWD, linkat};
 
-/// What Python gets before the path of its shim: -s ignores a user's site folder, -S starts without
-/// `site`, -u turns output buffering off, and -B writes no bytecode, because the code folder is
-/// read-only. PYTHON* variables count: an interpreter is started with those of its function alone.
+/// Python's options, which come before the path of its shim: -s ignores a user's site folder, -S
+/// starts without `site`, -u turns output buffering off, and -B writes no bytecode, because the
+/// code folder is read-only. PYTHON* variables are not ignored, because an interpreter receives
+/// only those that its function sets.
 pub const PYTHON_OPTIONS: &str = "-sSuB";
-/// The path of Python's shim in the folder of the shims.
+/// The path of Python's shim inside the folder of the shims.
 pub const PYTHON_SHIM: &str = "python/mote_shim.py";
-/// Names the interpreter that has compiled Python's shim, see [`compile_python`].
+/// The file that names the interpreter that has compiled Python's shim; see [`compile_python`].
 const PYTHON_COMPILED: &str = "python/compiled";
-/// Where sandboxes show the folder of the shims; compiled modules name it in the traces of errors.
+/// The path at which sandboxes show the folder of the shims. Compiled modules contain this path for
+/// error traces.
 const INSIDE: &str = "/mote";
-/// Compiles the files in a folder, for readers with other user ids. A compiled module is used only as
-/// long as its source keeps its time and its length.
+/// Compiles the files in a folder, so that processes with other user ids can read the result.
+/// Python uses a compiled module only as long as the time and the length of its source are
+/// unchanged.
 const COMPILE: &str = "\
 import compileall, os, py_compile, sys
 os.umask(0o022)
@@ -31,26 +34,26 @@ mode = py_compile.PycInvalidationMode.TIMESTAMP
 done = compileall.compile_dir(sys.argv[1], ddir=sys.argv[2], quiet=2, invalidation_mode=mode)
 sys.exit(not done)
 ";
-/// The path of Node's shim there.
+/// The path of Node's shim inside the folder of the shims.
 pub const NODE_SHIM: &str = "node/mote_shim.mjs";
-/// What starts the same with the code that [`compile_node`] has compiled.
+/// Starts Node's shim with the code that [`compile_node`] has compiled.
 pub const NODE_START: &str = "node/mote_start.cjs";
-/// Names the interpreter that has compiled Node's shim.
+/// The file that names the interpreter that has compiled Node's shim.
 const NODE_COMPILED: &str = "node/compiled";
-/// The code that Node has compiled. Node does not notice whether it belongs to the same text.
+/// The code that Node has compiled. Node does not notice if the code belongs to another text.
 const NODE_CODE: &str = "node/mote_worker.compiled";
 
-/// Texts that the build has compressed together, see `build.rs`.
+/// Texts that the build has compressed together; see `build.rs`.
 struct Archive {
-    /// The path of each text in `shims/`, and its length.
+    /// The path of each text inside `shims/`, and the length of the text.
     files: &'static [(&'static str, usize)],
     packed: &'static [u8],
 }
 
-// The constants SHIMS, GO and STANDALONE.
+// Defines the constants SHIMS, GO and STANDALONE.
 include!(concat!(env!("OUT_DIR"), "/archives.rs"));
 
-/// Decompressed texts, which take memory until they are dropped.
+/// Decompressed texts. They use memory until drop.
 #[derive(Debug)]
 pub struct Files {
     text: String,
@@ -65,7 +68,7 @@ impl Files {
         Self { text, files: archive.files }
     }
 
-    /// Each text with its path in `shims/`.
+    /// All texts, each with its path inside `shims/`.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let mut at = 0;
         self.files.iter().map(move |(path, length)| {
@@ -74,7 +77,7 @@ impl Files {
         })
     }
 
-    /// The text with this path, which must be among them.
+    /// The text with this path. It must be one of these texts.
     pub fn text(&self, path: &str) -> &str {
         let found = self.iter().find(|(own, _)| *own == path);
         found.map(|(_, text)| text).expect("a path that build.rs names")
@@ -86,19 +89,19 @@ pub fn files() -> Files {
     Files::of(&SHIMS)
 }
 
-/// The server for images that contain no `mote`.
+/// The server for container images that do not contain `mote`.
 pub fn standalone() -> Files {
     Files::of(&STANDALONE)
 }
 
-/// The worker of Go functions, and the modules that the node provides to them.
+/// The worker of Go functions, and the modules that the node provides to Go functions.
 pub fn go() -> Files {
     Files::of(&GO)
 }
 
 /// Puts this program next to the shims under the name of the worker of chains, so that sandboxes
-/// show it: a hard link, or a copy where the data is on another file system. One that is already
-/// right stays. Blocks.
+/// can show it. This makes a hard link, or a copy if the data folder is on another file system. If
+/// the right file is already there, nothing changes. Blocks.
 pub fn unpack_chain(data_dir: &Path) -> Result<(), String> {
     let own = fs::metadata(OWN_PROGRAM).map_err(|error| format!("this program: {error}"))?;
     let folder = data_dir.join("shims/chain");
@@ -118,8 +121,8 @@ pub fn unpack_chain(data_dir: &Path) -> Result<(), String> {
         if fs::exists(&fresh)? {
             fs::remove_file(&fresh)?;
         }
-        // Only a file that everybody may execute is of use in a sandbox, and a link has the mode of
-        // what it leads to.
+        // In a sandbox, only a file that everybody may execute can be used. If this program is not
+        // such a file, it is copied, because a hard link would have the same mode.
         let is_executable = own.mode() & 0o555 == 0o555;
         let follow = AtFlags::SYMLINK_FOLLOW;
         if !is_executable || linkat(CWD, OWN_PROGRAM, CWD, &fresh, follow).is_err() {
@@ -133,32 +136,33 @@ pub fn unpack_chain(data_dir: &Path) -> Result<(), String> {
     })
 }
 
-/// Compiles the Python shim in `root`, the folder of the shims, with the interpreter that runs it: a
-/// start of an interpreter otherwise compiles the shim, which takes longer than everything else that
-/// it does. `None` if the same interpreter has done so before.
+/// Compiles the Python shim in `root`, the folder of the shims, with the interpreter that will run
+/// it. Otherwise each start of an interpreter compiles the shim, which takes longer than the rest
+/// of the start. Returns `None` if the same interpreter has already compiled the shim.
 pub fn compile_python(root: &Path, program: &Path, version: &str) -> Option<Compilation> {
     let mut command = Command::new(program);
     command.args(["-ISB", "-c", COMPILE]).arg(root.join("python")).arg(format!("{INSIDE}/python"));
     Compilation::new(root.join(PYTHON_COMPILED), version, command)
 }
 
-/// The same for Node's shim.
+/// Compiles Node's shim in the same way as [`compile_python`] compiles Python's.
 pub fn compile_node(root: &Path, program: &Path, version: &str) -> Option<Compilation> {
     let mut command = Command::new(program);
-    // Code that was compiled with other options would not be used.
+    // NODE_OPTIONS is left out, because Node does not use code that was compiled with other
+    // options.
     command.arg(root.join(NODE_START)).arg("--compile").env_remove("NODE_OPTIONS");
     Compilation::new(root.join(NODE_COMPILED), version, command)
 }
 
 #[derive(Debug)]
 pub struct Compilation {
-    /// What compiles it. Whoever runs the command bounds its time.
+    /// The command that compiles the shim. The caller must limit its time.
     pub command: Command,
-    /// Takes the output of the command.
+    /// Must receive the output of the command.
     pub note: Note,
 }
 
-/// A file that says which interpreter has compiled a shim.
+/// The file that says which interpreter has compiled a shim.
 #[derive(Debug)]
 pub struct Note {
     path: PathBuf,
@@ -175,7 +179,7 @@ impl Compilation {
 }
 
 impl Note {
-    /// Notes that the command has succeeded, or says why it has not.
+    /// Writes the file if the command has succeeded. Otherwise returns its error.
     pub fn ended(&self, output: &Output) -> io::Result<()> {
         if output.status.success() {
             return fs::write(&self.path, &self.by);
@@ -187,7 +191,7 @@ impl Note {
 }
 
 /// Writes the shims of this build below `data_dir` and returns their folder. Files that are already
-/// right stay unchanged, so that a start writes nothing to the disk.
+/// right are not written again, so that a start normally writes nothing to the disk.
 pub fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
     let root = data_dir.join("shims");
     for (name, text) in files().iter() {
@@ -197,12 +201,12 @@ pub fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
         }
         let folder = path.parent().unwrap_or(&root);
         fs::create_dir_all(folder)?;
-        // What was compiled from the file before does not fit any more.
+        // The shim has changed, so everything that was compiled from the previous shim is removed.
         for compiled in [PYTHON_COMPILED, NODE_COMPILED, NODE_CODE] {
             let _ = fs::remove_file(root.join(compiled));
         }
-        // The file is written under another name and renamed, so that a node that already runs
-        // never reads a partial shim.
+        // The new file is written under another name and then renamed, so that a node that already
+        // runs never reads a partial shim.
         let fresh = path.with_extension("new");
         fs::write(&fresh, text)?;
         fs::set_permissions(&fresh, fs::Permissions::from_mode(0o644))?;
@@ -236,7 +240,7 @@ mod tests {
         run(compile_python(&root, python, "1")).unwrap();
         let modules = || fs::read_dir(root.join("python/__pycache__")).unwrap().count();
         assert!(modules() >= 4, "{} modules", modules());
-        // Says where its code is from: the compiled file, whose path names the sandbox's folder.
+        // Prints whether the compiled file contains the sandbox's path of its source.
         let code = "import sys; sys.path.insert(0, sys.argv[1]); sys.argv[0] = ''
 import importlib.util
 path = importlib.util.find_spec('mote_worker').cached
@@ -247,7 +251,8 @@ print(b'/mote/python/mote_worker.py' in open(path, 'rb').read())";
             String::from_utf8(output.unwrap().stdout).unwrap()
         };
         assert_eq!(asked(&root), "True\n");
-        // It is not done again for the same interpreter, but for another one, and after a change.
+        // The same interpreter does not compile the shim again. Another interpreter does, and so
+        // does the same one after a change of the shim.
         let cached = root.join("python/__pycache__");
         for (version, changed, again) in
             [("1", false, false), ("2", false, true), ("2", true, true)]
@@ -278,7 +283,7 @@ print(b'/mote/python/mote_worker.py' in open(path, 'rb').read())";
         let mut command = Command::new("node");
         command.args(["-e", program]).arg(root.join("node/mote_worker.cjs")).arg(&code);
         assert_eq!(String::from_utf8(command.output().unwrap().stdout).unwrap(), "false\n");
-        // It must not outlive the text that it was compiled from.
+        // The compiled code must be removed when the text from which it was compiled changes.
         fs::write(root.join("node/mote_worker.cjs"), "").unwrap();
         unpack(&data).unwrap();
         assert!(!code.exists());

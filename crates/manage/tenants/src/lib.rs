@@ -1,8 +1,8 @@
-//! Namespaces with their shares, and the operators who manage them.
+//! Namespaces with their limits, and the operators who manage a node.
 //!
-//! The crate must not know connections, or how a namespace is emptied. [`namespaces`] separates the
-//! functions of several owners, and [`operators`] says who may manage a node and records what they
-//! did.
+//! [`namespaces`] separates the functions of several owners. [`operators`] decides who may manage a
+//! node, and records what they do. The crate must not know connections, or how a namespace is
+//! emptied.
 
 pub mod namespaces;
 pub mod operators;

@@ -1,4 +1,5 @@
-//! The journal of a running node: where its file is, and calls that earlier versions accepted.
+//! The journals of a running node: where their files are, and how calls that earlier versions
+//! accepted reach the journal.
 
 use std::sync::Arc;
 
@@ -20,12 +21,12 @@ use crate::store_work::blocking;
 /// The file of the journal in the data directory.
 pub(crate) const FILE_NAME: &str = "journal.db";
 
-/// The folder of the files of journals that the node runs in place of others.
+/// The folder for the files of journals that this node runs in place of other nodes.
 const OTHERS: &str = "journals";
 
-/// Invocations that run without their callers.
+/// Invocations that run while no caller waits for them.
 pub(crate) struct Accepted {
-    /// Invocations that run after their callers were answered.
+    /// Invocations that run after their callers have received an answer.
     pub(crate) journals: Journals,
     /// The runs of chains.
     pub(crate) runs: Runs,
@@ -33,7 +34,8 @@ pub(crate) struct Accepted {
     pub(crate) schedules: Schedules,
 }
 
-/// The journals of a node: its own is on disk, or in NATS if it has a name. Nothing is opened yet.
+/// The journals of a node. The node's own journal is on disk, or in NATS if the journal has a name.
+/// This opens nothing yet.
 pub(crate) fn journals(
     config: &Config,
     store: &Store,
@@ -52,7 +54,7 @@ pub(crate) fn journals(
     Journals::new(journal, Some(named))
 }
 
-/// What other nodes say about this one: its machine and the address of its HTTP front.
+/// The text by which other nodes show this node: its machine and the address of its HTTP front.
 fn title(config: &Config) -> String {
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     match config.http {
@@ -61,8 +63,9 @@ fn title(config: &Config) -> String {
     }
 }
 
-/// Opens the journal if there is one, and moves calls into it that a version before it kept in the
-/// store. Errors are logged: the node serves all the same, and what it accepted stays on disk.
+/// Opens the journal if there is one, and moves calls into it that an earlier version kept in the
+/// store. Errors are only logged, because the node can serve without the journal, and the accepted
+/// calls stay on disk.
 pub(crate) async fn take_up(journal: &Journal, store: &Arc<Store>) {
     match journal.take_up().await {
         Ok(0) => {}
@@ -89,7 +92,7 @@ async fn move_old_calls(journal: &Journal, store: &Arc<Store>) -> anyhow::Result
             tracing::error!(number, "cannot parse an accepted call; it is kept");
             continue;
         }
-        // A crash before this line makes the call run twice, never not at all.
+        // After a crash before this line, the call runs twice, but it is never lost.
         let writer = store.clone();
         blocking(move || writer.remove_call(number)).await??;
     }

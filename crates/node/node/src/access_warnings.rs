@@ -1,4 +1,4 @@
-//! What a deploy says about who may call a function.
+//! Warnings of a deploy about who may call a function.
 
 use mote_access::Guard;
 use mote_spec::name::kept;
@@ -8,8 +8,8 @@ use mote_tenants::namespaces::flag;
 use super::Node;
 use crate::config::Config;
 
-/// A warning if no caller can call a function, or only those of this machine although others reach
-/// the node, and what to do.
+/// Returns a warning with a remedy if no caller can call the function, or if only callers on this
+/// machine can although other machines reach the node.
 pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
     let name = spec.name.as_str();
     match node.config.access_of(spec.access) {
@@ -52,7 +52,7 @@ pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
     }
 }
 
-/// A warning if a deploy changes who may call a function.
+/// Returns a warning if a deploy changes who may call the function.
 pub(super) fn change(
     config: &Config,
     before: &FunctionSpec,
@@ -63,7 +63,8 @@ pub(super) fn change(
     (before != now).then(|| format!("the access mode of {name} changes from {before} to {now}"))
 }
 
-/// A warning if callers receive 503 because the keys of their issuer are not known yet.
+/// Returns a warning if callers receive 503 because the keys of the function's issuer are not known
+/// yet.
 pub(super) fn unknown_issuer(guard: &Guard, spec: &FunctionSpec) -> Option<String> {
     let reason = guard.issuers().unknown(spec.tokens.as_ref()?)?;
     Some(format!("callers of {} receive 503 (M0528) for now: {reason}", spec.name))

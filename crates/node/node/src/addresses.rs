@@ -1,11 +1,11 @@
-//! Where a node is reached.
+//! The addresses at which clients reach a node.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mote_tls::Certificates;
 
-/// The addresses as bound, and what is shown there.
+/// The addresses to which the listeners are bound, and the certificates that they show.
 pub(crate) struct Addresses {
     pub(crate) http: Option<SocketAddr>,
     pub(crate) https: Option<SocketAddr>,
@@ -14,7 +14,7 @@ pub(crate) struct Addresses {
     pub(crate) coap_dtls: Option<SocketAddr>,
     pub(crate) coap_tls: Option<SocketAddr>,
     pub(crate) certificates: Option<Arc<Certificates>>,
-    /// The APIs for other platforms' clients: platform and address.
+    /// For each API for other platforms' clients, the platform and the address.
     pub(crate) compat: Vec<(&'static str, String)>,
 }
 

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use super::unusable::{busy, unusable};
 use crate::config::CellSettings;
 
-/// Starts to listen for other cells.
+/// Starts the node's part in the cluster: it listens for other cells.
 pub(super) async fn start(settings: &CellSettings, engine: &Engine) -> Result<Cells> {
     let key =
         CellKey::read(&settings.key).map_err(|error| unusable("cell_key", error.to_string()))?;

@@ -1,5 +1,5 @@
-//! A deploy that a client of another platform asks for. Its code becomes a folder and its
-//! description a spec, and both then take the same path as every other deploy.
+//! Deploys that clients of other platforms ask for. The code becomes a folder and its description a
+//! spec. Both then take the same path as every other deploy.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use super::store_work::{blocking, internal};
 use super::{Node, deploy as node_deploy};
 
-/// Deploys; resolves when the function is ready.
+/// Deploys a function. Resolves when the function is ready.
 pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Problem> {
     let name = deploy.name.clone();
     if !deploy.replace && node.data_path.engine.get(name.as_str()).is_some() {
@@ -35,7 +35,8 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
         }
         _ => None,
     };
-    // A deploy that does not say who may call a function must not open it.
+    // If a deploy does not say who may call the function, the callers of the previous revision
+    // apply. Otherwise the deploy could open the function.
     let before = node.data_path.engine.get(name.as_str()).map(|it| Callers {
         access: it.spec.access,
         tokens: it.spec.tokens.clone(),
@@ -54,14 +55,14 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
     };
     let done =
         node_deploy::deploy(node, name.as_str(), Box::new(Cursor::new(packed)), &options).await?;
-    // Clients of other platforms show no warnings.
+    // Clients of other platforms cannot show warnings, so the node logs them.
     for warning in done.warnings {
         tracing::warn!(function = %name, "{warning}");
     }
     Ok(())
 }
 
-/// Who may call a function.
+/// The access mode of a function, with the rules for it.
 struct Callers {
     access: Access,
     tokens: Option<Arc<TokenRules>>,
@@ -69,7 +70,7 @@ struct Callers {
     webhook: Option<Arc<WebhookRules>>,
 }
 
-/// Packs the code of a function with its spec in front, as `mote deploy` would send it. Blocks.
+/// Packs the code of a function behind its spec, in the form that `mote deploy` sends. Blocks.
 fn pack(
     deploy: Deploy,
     on_node: Option<(FunctionSpec, PathBuf)>,
@@ -114,7 +115,7 @@ fn pack(
                 (spec.access, spec.tokens) = (access, tokens);
                 (spec.certificates, spec.webhook) = (certificates, webhook);
             }
-            // A copy of a public function is not public by itself.
+            // A copy of a public function does not become public by itself.
             None if spec.access == Access::Public => spec.access = Access::Unset,
             None => {}
         }
@@ -130,8 +131,8 @@ fn pack(
         }
     }
     let json = mote_spec::json::to_json(&spec).into_bytes();
-    // OpenWhisk installs no packages, because an archive contains its modules. Code that is already
-    // on the node is packed unchanged.
+    // OpenWhisk installs no packages, because an archive already contains its modules. Code that is
+    // already on the node is packed unchanged.
     let whole = is_there || spec.compat == Some(Platform::OpenWhisk);
     let pack = if whole { mote_store::pack::pack_whole } else { mote_store::pack::pack };
     let packed = pack(folder.path(), Some((mote_api::SPEC_ENTRY, &json)));
@@ -143,11 +144,11 @@ fn pack(
     Ok(packed.tar)
 }
 
-/// Names and contents.
+/// The name and the contents of each file.
 type Files = Vec<(String, Vec<u8>)>;
 
-/// Translates the description of a function into our manifest, together with files that came with
-/// it, and packages that it asks for.
+/// Translates the description of a function into a manifest. Also returns the files that came with
+/// the description, and the packages that it asks for.
 fn understood(
     manifest: Manifest,
 ) -> Result<(FunctionManifest, Option<Files>, foreign::Packages), Problem> {
@@ -168,7 +169,7 @@ fn understood(
             }
             let files = match described.source {
                 foreign::Source::Inside(files) => Some(files),
-                // Archives are sent next to a document, not inside it.
+                // An archive is sent next to a document, never inside it.
                 foreign::Source::Beside
                 | foreign::Source::At(_)
                 | foreign::Source::Files(_)
@@ -179,11 +180,11 @@ fn understood(
     }
 }
 
-/// The folder in which the code lies while it is packed.
+/// The folder that holds the code while the code is packed.
 enum Folder {
     /// The code of a function that is already on the node.
     There(PathBuf),
-    /// A folder made for this deploy; it is removed when dropped.
+    /// A folder made for this deploy. It is removed on drop.
     Made(TempDir),
 }
 
@@ -214,7 +215,8 @@ impl Folder {
         Ok(Folder::Made(made))
     }
 
-    /// The same code with more packages in its lists; the code on the node stays unchanged.
+    /// Returns the same code with `packages` added to its package lists. If the code is on the
+    /// node, a copy is changed.
     fn with_packages(self, packages: &foreign::Packages) -> Result<Self, Problem> {
         if packages.is_empty() {
             return Ok(self);

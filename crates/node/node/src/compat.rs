@@ -1,4 +1,4 @@
-//! The node as the APIs of other platforms see it.
+//! The APIs of other platforms, and what they may use of the node.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -42,9 +42,9 @@ use super::{Node, code, functions, operators, secrets};
 use crate::config::PlatformApis;
 use crate::fronts::limits::{TINYFAAS_FILES_SHARE, http_config};
 
-/// How long running calls may take to end once the node stops.
+/// How long running calls may take to end after the node begins to stop.
 const STOP_GRACE: Duration = Duration::from_secs(12);
-/// How long a connection of tinyFaaS' gRPC may be without calls.
+/// How long a connection to tinyFaaS' gRPC front may stay open without calls.
 const GRPC_KEEP_ALIVE: Duration = Duration::from_secs(300);
 
 /// The sockets of every platform API that is switched on.
@@ -56,7 +56,7 @@ pub(super) struct Listeners {
     openwhisk: Option<OpenWhisk>,
 }
 
-/// The socket of OpenWhisk's API, and the channels through which its owner reaches it.
+/// The socket of OpenWhisk's API, and both ends of the channel for manifests.
 struct OpenWhisk {
     bound: Bound,
     manifests: mote_platforms::openwhisk::Manifests,
@@ -94,8 +94,8 @@ impl Listeners {
         Ok(listeners)
     }
 
-    /// The names under which functions call the node or their own platform, and the addresses that
-    /// answer here.
+    /// The destinations under which functions call the node or their own platform, each with the
+    /// address of the listener that answers.
     pub(super) fn own_apis(&self, http: Option<SocketAddr>) -> HashMap<Egress, SocketAddr> {
         let reached = |mut address: SocketAddr| {
             if address.ip().is_unspecified() {
@@ -117,7 +117,7 @@ impl Listeners {
         apis
     }
 
-    /// Lines for the announcement: platform and address.
+    /// The platform and the address of each API, for the announcement.
     pub(super) fn addresses(&self) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
         if let Some(bound) = &self.openfaas {
@@ -151,14 +151,14 @@ impl Listeners {
         apis.chain(openwhisk).chain(tinyfaas.into_iter().flatten()).map(|address| address.port())
     }
 
-    /// The channel for manifests of OpenWhisk, if its API is on.
+    /// The channel that accepts OpenWhisk manifests, if OpenWhisk's API is on.
     pub(super) fn openwhisk_manifests(&self) -> Option<mote_platforms::openwhisk::Manifests> {
         self.openwhisk.as_ref().map(|openwhisk| openwhisk.manifests.clone())
     }
 
-    /// Serves them until `stop` turns true. The APIs run on a thread of their own. The fronts that
-    /// are the node's own code with another platform's conventions run on the data path, in
-    /// `fronts`.
+    /// Serves the APIs until `stop` turns true. The APIs run on their own thread. Fronts that use
+    /// the node's own code with another platform's conventions run on the data path; they are
+    /// started in `fronts`.
     pub(super) async fn serve(
         mut self,
         node: Arc<Node>,
@@ -189,7 +189,7 @@ impl Listeners {
             .spawn(move || {
                 runtime.block_on(async move {
                     let mut serving = JoinSet::new();
-                    // Each API receives only the traits of the node that it uses.
+                    // Each API receives only those traits of the node that it uses.
                     let parts = || (queue.clone(), stop.clone());
                     if let Some(bound) = self.openfaas {
                         let context = context_of::<dyn mote_platforms::openfaas::Node>(
@@ -228,7 +228,8 @@ impl Listeners {
     }
 }
 
-/// The node's tasks on the data path, and the channel that stops them.
+/// What the fronts of other platforms need to run as tasks on the data path, and the channel that
+/// stops them.
 pub(super) struct Fronts<'a> {
     pub(super) tasks: &'a mut JoinSet<std::io::Result<()>>,
     pub(super) stopper: Stopper,
@@ -270,7 +271,7 @@ impl TinyFaas {
         Ports { http, coap, grpc }
     }
 
-    /// Serves HTTP, CoAP and gRPC with the node's own fronts, which are strict and bounded.
+    /// Serves HTTP, CoAP and gRPC with the node's own fronts, which are strict and have limits.
     fn serve_fronts(
         &mut self,
         front: TinyFaasFront<Guarded<Engine>>,
@@ -284,7 +285,7 @@ impl TinyFaas {
             tasks.spawn(crate::fronts::http(socket, front.clone(), config, stopper.clone()));
         }
         if let Some(socket) = self.grpc.take() {
-            // Clients of gRPC keep their connection between calls that are far apart.
+            // gRPC clients keep a connection open between calls, even if the calls are far apart.
             let keep_alive_timeout = GRPC_KEEP_ALIVE;
             let config = http::Config { keep_alive_timeout, ..http_config(TINYFAAS_FILES_SHARE) };
             tasks.spawn(crate::fronts::http(socket, Calls::TinyFaasGrpc(grpc), config, stopper));
@@ -300,7 +301,7 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<Bound> {
     Bound::new(address).await.map_err(|error| busy(key, address, error))
 }
 
-/// Logs a warning when accepted activations wait for OpenWhisk's API, which is now off.
+/// Logs a warning if OpenWhisk's API is off while accepted activations still wait for it.
 pub(super) async fn warn_of_activations(node: &Node) {
     match node.accepted.journals.own().activations().await {
         Ok(activations) if activations.is_empty() => {}
@@ -312,7 +313,8 @@ pub(super) async fn warn_of_activations(node: &Node) {
     }
 }
 
-/// Builds the context of a platform's API, with the part of the node that it uses.
+/// Builds the context of a platform's API. The context holds the part of the node that the API
+/// uses.
 fn context_of<N: ?Sized>(node: Arc<N>, (queue, stop): (Queue, Stop)) -> Context<N> {
     Context { node, queue, stop }
 }
@@ -320,14 +322,14 @@ fn context_of<N: ?Sized>(node: Arc<N>, (queue, stop): (Queue, Stop)) -> Context<
 /// The node as the platform APIs receive it.
 struct PlatformNode {
     node: Arc<Node>,
-    /// The runtime for deploys, so that none of them delays calls.
+    /// The runtime on which deploys run, so that they do not delay calls.
     management: Handle,
-    /// Bodies of calls, by function.
+    /// Bodies of calls that are being received, by function.
     gathering: Arc<Gathering<String>>,
 }
 
 impl PlatformNode {
-    /// Runs a change to its end, even when its caller no longer waits.
+    /// Runs a change to its end, even if its caller no longer waits.
     fn to_the_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Problem>> + Send + 'static,
@@ -339,7 +341,7 @@ impl PlatformNode {
 }
 
 impl PlatformNode {
-    /// Runs `work` on the store, on a thread outside all runtimes.
+    /// Runs `work` on the store, on a thread that belongs to no runtime.
     fn stored<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
@@ -464,7 +466,8 @@ impl Invocations for PlatformNode {
                 return Err(Fault::NoSuchFunction);
             };
             let mut head = call.head;
-            // Where a request comes from was asked when it arrived.
+            // Access for callers on this machine needs no check here, because the front checked the
+            // origin of the request when the request arrived.
             if route.info().access != mote_spec::Access::Local {
                 let name = route.info().name.as_str();
                 node.callers.guard.admit(
@@ -635,9 +638,9 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     let ready = status.instances.iter().filter(|one| one.state == "ready").count() as u32;
     let failed = status.instances.is_empty() && status.starting == 0;
     let failure = status.last_failure.filter(|_| failed);
-    // An instance that is about to stop does not count as one of the function's instances.
+    // A draining instance is about to stop, so it does not count.
     let there = status.instances.iter().filter(|one| one.state != "draining").count() as u32;
-    // The autoscaler starts the instances that are missing from the minimum.
+    // The autoscaler starts the instances that are missing to the minimum.
     let meant = revision.bounds().min.unwrap_or(revision.spec.scale.min);
     Function {
         spec: revision.spec.clone(),

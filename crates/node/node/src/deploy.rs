@@ -1,6 +1,6 @@
-//! A deploy, step by step: unpack, check, install packages, start, switch (`rollout.rs`).
+//! The steps of a deploy: unpack, check, install packages, start, switch (`rollout.rs`).
 //!
-//! A step that fails leaves the old revision serving, and the answer names the step.
+//! If a step fails, the old revision keeps serving, and the answer names the step.
 
 use std::io::Read;
 use std::path::Path;
@@ -24,7 +24,7 @@ use super::store_work::{blocking, internal, store_problem, with_store};
 use super::turns::turn;
 use super::{Node, access_warnings, golang, namespaces, packages, rollout};
 
-/// Triggers the removal of unused code when a deploy has ended.
+/// Starts the removal of unused code when a deploy ends.
 struct CollectAfter<'a>(&'a Trees);
 
 impl Drop for CollectAfter<'_> {
@@ -33,7 +33,7 @@ impl Drop for CollectAfter<'_> {
     }
 }
 
-/// The steps so far, with their times.
+/// The steps of a deploy that have ended, with the time that each took.
 struct Steps {
     steps: Vec<DeployStep>,
     since: Instant,
@@ -48,26 +48,26 @@ impl Steps {
 }
 
 pub(crate) struct Options {
-    /// Check everything and change nothing.
+    /// Checks everything and changes nothing.
     pub(crate) dry_run: bool,
-    /// The revision receives no share of the traffic.
+    /// Gives the revision no share of the traffic.
     pub(crate) no_traffic: bool,
-    /// As `no_traffic`, and callers reach the revision by this tag.
+    /// Like `no_traffic`, but callers can reach the revision by this tag.
     pub(crate) tag: Option<String>,
-    /// Make no revision if the function has one with this code and these settings that serves, or
-    /// that is the newest one that has served.
+    /// Makes no revision if a serving revision, or the newest one that has ever served, has this
+    /// code and these settings.
     pub(crate) if_changed: bool,
-    /// The revision is one that a cluster has numbered.
+    /// Set for a revision whose number a cluster has chosen.
     pub(crate) place: Option<Place>,
 }
 
-/// A revision that a cluster places on each of its cells. It receives no traffic until
-/// [`rollout::set_split`] names it.
+/// How a cell places a revision that its cluster puts on each cell. The revision receives no
+/// traffic until [`rollout::set_split`] names it.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) number: u64,
-    /// Whether one of its instances must become ready. Off for a revision that is in use on other
-    /// cells, so that a new cell need not start each function once.
+    /// Whether an instance of the revision must become ready. Off for a revision that other cells
+    /// already use, so that a new cell need not start every function once.
     pub(crate) warm: bool,
 }
 
@@ -76,7 +76,8 @@ impl Options {
         self.no_traffic || self.tag.is_some()
     }
 
-    /// The traffic split once `revision` is ready; `now` is absent for a function's first revision.
+    /// The traffic split that applies once `revision` is ready. `now` is `None` for a function's
+    /// first revision.
     fn traffic(&self, now: Option<&Traffic>, revision: u64) -> Result<Traffic, SplitError> {
         let Some(now) = now else { return Ok(Traffic::whole(revision)) };
         let split = match &self.tag {
@@ -91,9 +92,9 @@ impl Options {
     }
 }
 
-/// Deploys the archive `upload` as `name`. `upload` is read on a blocking thread. A trait object keeps
-/// this long function from being compiled for each kind of reader. The node's log
-/// records how the deploy ended.
+/// Deploys the archive `upload` as `name`, and logs how the deploy ended. `upload` is read on a
+/// blocking thread. It is a trait object, so that this long function is not compiled once for each
+/// kind of reader.
 pub(crate) async fn deploy(
     node: &Arc<Node>,
     name: &str,
@@ -127,7 +128,7 @@ async fn attempt(
     let _turn = turn(&node.deploys.deploying, &node.tenants.namespaces, &name)?;
     namespaces::room_for(node, &name)?;
     let files_place = node.tenants.namespaces.files_place(&name)?;
-    // This applies to every outcome: a failed deploy leaves code that no revision names.
+    // Also needed after a failed deploy, which leaves code that no revision names.
     let _collect = CollectAfter(&node.deployed.trees);
     let mut steps = Steps { steps: Vec::new(), since: Instant::now() };
     let now = match options.place {
@@ -164,7 +165,7 @@ async fn attempt(
         live.as_ref().and_then(|live| access_warnings::change(&node.config, &live.spec, &spec)),
     );
     if let Some(text) = live.as_ref().and_then(|live| replaces(live, &spec, options)) {
-        // Clients of other platforms show no warnings.
+        // Clients of other platforms cannot show warnings, so the node logs them.
         if !options.dry_run {
             tracing::warn!("{text}");
         }
@@ -190,7 +191,7 @@ async fn attempt(
         result.traffic = rollout::shares(&now.split);
         return Ok(DeployResult { steps: steps.steps, warnings, ..result });
     }
-    // The measurements of the live revision are the best estimate for the new one.
+    // For a new revision, the measurements of the live revision are the best estimate.
     let learnt = live.map_or_else(Known::default, |revision| revision.known());
     if options.dry_run {
         warnings.extend(scale_warnings(node.data_path.memory_bytes, &spec, learnt));
@@ -198,7 +199,8 @@ async fn attempt(
         let stored = with_store(&node.opened.store, move |store| store.revisions(&wanted)).await?;
         result.revision = stored.first().map_or(0, |newest| newest.revision) + 1;
         if spec.runtime == Runtime::Chain {
-            // Only its worker understands the tasks, and nothing of the user's runs in it.
+            // Even a dry run starts the worker of chains, because only this worker can check the
+            // tasks, and it runs none of the user's code.
             let code = staged.path.clone();
             let revision = node.data_path.engine.revision(spec, result.revision, code, None);
             node.deployed.trees.keep(&revision);
@@ -215,7 +217,8 @@ async fn attempt(
         if let Some(stored) = stored.iter().find(|stored| stored.revision == place.number) {
             result.revision = place.number;
             if stored.code_hash == staged.hash && stored.spec == spec {
-                // It is stored although it did not become ready.
+                // The revision is stored even if none of its instances became ready, so this deploy
+                // starts an instance again.
                 if place.warm {
                     rollout::shown(node, stored).await?;
                 }
@@ -262,8 +265,9 @@ async fn attempt(
     Ok(DeployResult { steps: steps.steps, warnings, ..result })
 }
 
-/// Whether a revision that serves, or the newest one that has served, has this code and this spec. If
-/// it is the newest one and another serves, somebody has rolled it back.
+/// Whether the newest revision that has served, or a revision that serves now, has this code and
+/// this spec. If that newest revision no longer serves, somebody has rolled it back, and the
+/// rollback must stay.
 async fn is_known(
     store: &Arc<Store>,
     spec: &FunctionSpec,
@@ -278,8 +282,7 @@ async fn is_known(
     Ok(newest.is_some_and(is_same) || serving.any(is_same))
 }
 
-/// Warns that a deploy replaces a function that came from another platform, which is seldom
-/// intended.
+/// Warns if a deploy replaces a function that has another origin, because this is seldom intended.
 fn replaces(live: &Revision, spec: &FunctionSpec, options: &Options) -> Option<String> {
     let before = live.spec.origin.as_ref()?;
     let now = spec.origin.as_ref()?;
@@ -294,8 +297,8 @@ fn replaces(live: &Revision, spec: &FunctionSpec, options: &Options) -> Option<S
     ))
 }
 
-/// The current traffic split of the function, if it is served. Also checks, before anything is
-/// uploaded and started, that the new revision may have the place that was asked for.
+/// The current traffic split of the function, if the function is served. Also checks, before code
+/// is uploaded and instances start, that the new revision can have the requested share or tag.
 async fn placed(
     node: &Node,
     name: &FunctionName,
@@ -310,13 +313,14 @@ async fn placed(
         let problem = Problem::new(409, "M0413", text);
         return Err(problem.with_hint("deploy it first without --tag and --no-traffic"));
     }
-    // Any number that no revision has serves to check that there is room and that the tag is valid.
+    // The number is not known yet. Any number that no revision has is enough to check that there is
+    // room and that the tag is valid.
     let fits = options.traffic(now.as_ref(), u64::MAX);
     fits.map_err(|error| rollout::not_a_split(&error))?;
     Ok(now)
 }
 
-/// Gives a ready revision its place. Returns the traffic split that results.
+/// Gives a ready revision its share or tag. Returns the resulting traffic split.
 async fn publish(
     node: &Node,
     revision: &Arc<Revision>,
@@ -328,8 +332,8 @@ async fn publish(
     let then = options.traffic(now, revision.number);
     let then = then.map_err(|error| rollout::not_a_split(&error))?;
     if !then.split.reaches(revision.number) {
-        // The instance has shown that it starts. Nobody can call the revision, so the instance is
-        // stopped.
+        // The instance has proved that it can start. It is stopped, because nobody can call the
+        // revision.
         let text = format!("ready, receives no traffic ({})", then.split);
         revision.log.platform(LogLevel::Info, revision.number, 0, &text);
         node.data_path.engine.discard(revision);
@@ -354,7 +358,7 @@ async fn publish(
     Ok(then.split)
 }
 
-/// The spec that came with the archive, or the one its folder implies.
+/// Returns the spec in the archive, or if there is none, the spec that the folder implies.
 async fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Problem> {
     let mut spec = match &staged.set_aside {
         Some(json) => {
@@ -367,7 +371,7 @@ async fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, 
         }
         None => read_upload(name, &staged.path).await?,
     };
-    // A project names its function without the namespace into which it is deployed.
+    // A project names its function without the namespace to which it is deployed.
     if spec.name.namespace().is_none() && spec.name.as_str() == name.label() {
         spec.name = name.clone();
     }
@@ -378,7 +382,7 @@ async fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, 
     Ok(spec)
 }
 
-/// The spec that the files of an upload imply, if a client other than `mote` has sent them.
+/// Returns the spec that the uploaded files imply, for an upload by a client other than `mote`.
 async fn read_upload(name: &FunctionName, folder: &Path) -> Result<FunctionSpec, Problem> {
     let name = name.clone();
     let folder = folder.to_owned();
@@ -386,7 +390,7 @@ async fn read_upload(name: &FunctionName, folder: &Path) -> Result<FunctionSpec,
     read.unwrap_or_else(|_| Err(Problem::new(500, "M0599", "the upload could not be read")))
 }
 
-/// The same. Blocks.
+/// Does the work of [`read_upload`]. Blocks.
 fn spec_of(name: &FunctionName, folder: &Path) -> Result<FunctionSpec, Problem> {
     let options = mote_project::Options {
         name: Some(name.as_str()),
@@ -406,7 +410,7 @@ fn spec_of(name: &FunctionName, folder: &Path) -> Result<FunctionSpec, Problem> 
     }
 }
 
-/// Answers with the mistakes in a project.
+/// The answer that lists the mistakes in a project.
 pub(super) fn refused(mistakes: &mote_spec::toml_reader::Mistakes) -> Problem {
     let Some(first) = mistakes.0.first() else { return Problem::new(422, "M0303", "refused") };
     let problem = Problem::new(422, first.code, first.text.clone());
@@ -416,7 +420,7 @@ pub(super) fn refused(mistakes: &mote_spec::toml_reader::Mistakes) -> Problem {
     }
 }
 
-/// Settings that are allowed but will cause problems, each with a better value.
+/// Warnings about settings that are allowed but will cause problems, each with a better value.
 fn scale_warnings(memory_bytes: u64, spec: &FunctionSpec, learnt: Known) -> Vec<String> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let known = Known { node_memory_bytes: Some(memory_bytes), node_cores: Some(cores), ..learnt };
@@ -426,8 +430,8 @@ fn scale_warnings(memory_bytes: u64, spec: &FunctionSpec, learnt: Known) -> Vec<
         .collect()
 }
 
-/// Stores the revision and starts its first instance. Only a ready revision may receive traffic.
-/// Returns it with the time of its row.
+/// Stores the revision and starts its first instance, because only a ready revision may receive
+/// traffic. Returns the revision, and the time at which it was stored.
 async fn start(
     node: &Arc<Node>,
     spec: FunctionSpec,
@@ -457,7 +461,8 @@ async fn start(
     }
     if let Err(problem) = rollout::warm(node, &revision).await {
         node.data_path.engine.discard(&revision);
-        // A cluster asks for the revision again by its number.
+        // A revision that a cluster has placed stays stored, because the cluster asks for it again
+        // by its number.
         if place.is_none() {
             let name = revision.spec.name.clone();
             let gone = with_store(&node.opened.store, move |store| {

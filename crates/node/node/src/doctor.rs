@@ -1,11 +1,11 @@
-//! Checks what works on this machine, and says how to fix what does not.
+//! Checks which features work on this machine, and says how to fix those that do not.
 
 use mote_api::types::{Check, CheckState, DoctorReport};
 use mote_sandbox::State;
 
 use super::{Node, interpreters, nats, reach};
 
-/// Checks of a running node.
+/// The checks that need a running node.
 pub(crate) async fn report(node: &Node) -> DoctorReport {
     let reach = reach::of(node);
     let mut checks = of_sandbox(node.config.uid_base);
@@ -41,7 +41,8 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     DoctorReport { checks, reach, functions }
 }
 
-/// Who else could replace the data folder. The node does not start if everybody could.
+/// Reports other users that could replace the data folder. If every user could, the node would not
+/// have started.
 fn data_folder(data: &std::path::Path) -> Check {
     let above = mote_store::own::changeable_above(data);
     let names: Vec<_> = above.iter().map(|path| path.display().to_string()).collect();
@@ -62,7 +63,7 @@ fn data_folder(data: &std::path::Path) -> Check {
     }
 }
 
-/// Reports the address of another platform's API, and who may manage functions through it.
+/// Reports the address of another platform's API, and who may manage functions there.
 fn of_platform(platform: &str, address: &str) -> Check {
     let host = address.split_once("://").map_or(address, |(_, host)| host);
     let loopback = host.parse().is_ok_and(|at: std::net::SocketAddr| at.ip().is_loopback());
@@ -105,8 +106,8 @@ fn budget(node: &Node) -> Check {
     }
 }
 
-/// Checks that need no node: of this machine, as the calling user, for a node that would give
-/// instances the user ids from `uid_base` on.
+/// The checks that need no node. They check this machine for the calling user, and for a node that
+/// would give instances the user ids from `uid_base` on.
 pub async fn of_machine(uid_base: u32) -> DoctorReport {
     let mut checks = of_sandbox(uid_base);
     checks.extend(of_interpreters(&interpreters::find().await));
@@ -134,7 +135,7 @@ fn install(package: &str) -> String {
     format!("install it and start the node again, for example: apt install {package}")
 }
 
-/// Whether the node is a cell in a pod of Kubernetes, whose files nobody can change.
+/// Whether the node is a cell in a Kubernetes pod. Nobody can change the files of such a pod.
 fn in_cluster() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
 }

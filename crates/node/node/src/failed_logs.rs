@@ -1,4 +1,5 @@
-//! The logs of functions whose first deploy failed: no function has them, and their authors need them.
+//! The logs of functions whose first deploy failed. Such a function has no revision that could hold
+//! the log, and its author needs the log to find the cause.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,15 +8,14 @@ use mote_engine::revision::logs::FunctionLog;
 use mote_spec::FunctionName;
 use parking_lot::Mutex;
 
-/// Logs kept; a further one replaces the oldest.
+/// Logs kept at most. Another log replaces the oldest one.
 const LOGS_MAX: usize = 8;
 
-/// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct FailedLogs(Mutex<VecDeque<(FunctionName, Arc<FunctionLog>)>>);
 
 impl FailedLogs {
-    /// Keeps the log of a failed deploy in the place of an earlier one of the same name.
+    /// Keeps the log of a failed deploy. It replaces an earlier log for the same name.
     pub(crate) fn keep(&self, name: &FunctionName, log: &Arc<FunctionLog>) {
         let mut kept = self.0.lock();
         kept.retain(|(other, _)| other != name);

@@ -1,4 +1,4 @@
-//! Operations on one function, for every API that asks for them.
+//! Operations on one function, shared by all APIs.
 
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ pub(crate) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Problem
     engine.get(name).ok_or_else(|| no_such(engine, name))
 }
 
-/// 404 with similar names in the same namespace. Whoever may ask for `name` may know those.
+/// A 404 that suggests similar names in the same namespace. Whoever may ask for `name` may also
+/// know those names.
 pub(crate) fn no_such(engine: &Engine, name: &str) -> Problem {
     let namespace = split(name).1;
     let all = engine.list();
@@ -34,14 +35,14 @@ pub(crate) fn no_such(engine: &Engine, name: &str) -> Problem {
 /// Removes a function with all its revisions.
 pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
     let revision = find(&node.data_path.engine, name)?;
-    // A deploy or switch that ended after the removal would bring back a function that the store no
-    // longer has.
+    // Without the turn, a deploy or a switch could end after the removal and bring back a function
+    // that the store no longer has.
     let _turn =
         turns::turn(&node.deploys.deploying, &node.tenants.namespaces, &revision.spec.name)?;
     remove_in_turn(node, &revision).await
 }
 
-/// The same for whoever has the turn of the function.
+/// Removes a function with all its revisions. The caller must hold the function's turn.
 pub(crate) async fn remove_in_turn(node: &Node, revision: &Revision) -> Result<(), Problem> {
     let name = revision.spec.name.as_str();
     let store = node.opened.store.clone();
@@ -63,7 +64,7 @@ pub(crate) async fn remove_in_turn(node: &Node, revision: &Revision) -> Result<(
     Ok(())
 }
 
-/// Applies `bounds` in place of the manifest's, and keeps them across restarts.
+/// Replaces the manifest's bounds by `bounds`, also after restarts.
 pub(crate) async fn set_bounds(
     store: &Arc<Store>,
     revision: &Arc<Revision>,
@@ -82,9 +83,9 @@ pub(crate) async fn set_bounds(
     Ok(())
 }
 
-/// The stored lines of a function's log, and the lines that follow if `follow` is set. A follower
-/// that is too slow receives the number of lines that it missed. It holds no revision, so it ends
-/// with the function `name`.
+/// The stored lines of a function's log, and if `follow` is set, a stream of new lines. A follower
+/// that is too slow receives the number of lines that it missed. The stream holds no revision, so
+/// it ends when the function `name` is removed.
 pub(crate) fn log_lines(
     name: &str,
     log: &FunctionLog,

@@ -1,9 +1,9 @@
-//! Go functions. The node builds them when they are deployed, together with a worker from
-//! `shims/go` that speaks the worker protocol. The program is stored like installed packages: once
-//! per code, entry, worker and version of Go.
+//! Builds Go functions during a deploy, together with a worker from `shims/go` that speaks the
+//! worker protocol. The node stores each program in the same way as installed packages: once for
+//! each combination of code, entry, worker and Go version.
 //!
-//! The build runs in the sandbox of installations. It executes none of the function's code: cgo is
-//! off, and `go` itself runs no scripts of modules. For this reason builds can share one cache of
+//! A build runs in the sandbox for installations. It runs none of the function's code, because cgo
+//! is off and `go` runs no scripts of modules. Therefore builds can safely share one cache of
 //! compiled packages.
 
 use std::collections::BTreeSet;
@@ -24,19 +24,18 @@ use super::interpreters::Found;
 use super::packages::{self, Installed};
 use super::store_work::{blocking, store_problem};
 
-/// The cache is emptied when it holds more than this, because modules are never removed from it one
-/// by one.
+/// The cache is emptied when it holds more than this. `go` cannot remove single modules from it.
 const CACHE_BYTES_MAX: u64 = 2 << 30;
-/// Longest time that a build waits for others of its namespace, whose compilers use the same cache.
-/// Each other namespace that was there first may take as long in addition.
+/// How long a build may wait for other builds of its namespace, because their compilers use the
+/// same cache. For each other namespace that came first, the build may wait this long again.
 const TURN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(600);
-/// The script that runs `go build`. Missing entries in the module's own lists are added, not
-/// refused.
+/// The script that runs `go build`. If the module's own lists lack entries, the build adds them
+/// instead of failing.
 const SCRIPT: &str = "set -e; cp -R /function /tmp/build; chmod -R u+w /tmp/build; \
     cp -R /packages/.mote/. /tmp/build/; cd /tmp/build; \
     exec go build -trimpath -ldflags='-s -w' -o /packages/function \"$@\"";
 
-/// Refuses `spec` before anything is built if it needs Go and the node has none.
+/// Fails before anything is built if `spec` needs Go and the node has no Go.
 pub(crate) fn check(interpreters: &Found, spec: &FunctionSpec) -> Result<(), Problem> {
     match (&interpreters.go, spec.runtime) {
         (Err(reason), Runtime::Go) => {
@@ -49,7 +48,7 @@ pub(crate) fn check(interpreters: &Found, spec: &FunctionSpec) -> Result<(), Pro
     }
 }
 
-/// Builds the function of `staged`, unless the same program was built before.
+/// Builds the function of `staged`, unless the store already has the same program.
 pub(crate) async fn build(
     node: &Arc<Node>,
     spec: &FunctionSpec,
@@ -83,8 +82,8 @@ pub(crate) async fn build(
         .await
         .unwrap_or_else(|_| Err(packages::failed("the node could not read the code")))?;
     let cache = cache(&node.config.data).await?;
-    // Modules are at the hosts that their names contain, unless the configuration permits only a
-    // proxy.
+    // `go` fetches a module from the host in the module's name, unless the configuration permits
+    // only a proxy.
     let registries = Arc::new(Registries::of(Client::Go, &spec.name, BTreeSet::new()));
     let request = request(node, spec, staged, &staging, (&target, cache, &registries)).await?;
     let serve = |listeners| registries.clone().serve(listeners);
@@ -110,8 +109,9 @@ pub(crate) async fn build(
     Ok(Installed::new(key, stored, format!("go {}", go.version)))
 }
 
-/// The folder of compiled packages and modules, emptied when it has grown too large. The caller
-/// must hold the turn to build. Counting visits every file, so it runs off the runtime.
+/// Returns the cache folder of compiled packages and modules. Empties the folder first if it has
+/// grown too large. The caller must hold the turn to build. The size is counted on a blocking
+/// thread, because counting visits every file.
 async fn cache(data: &Path) -> Result<PathBuf, Problem> {
     let cache = data.join("go-cache");
     let path = cache.clone();
@@ -127,7 +127,8 @@ fn prepare_cache(path: &Path, bytes_max: u64) -> std::io::Result<()> {
         mote_store::remove_tree(path)?;
     }
     std::fs::create_dir_all(path)?;
-    // Compiled code contains what its author wrote, so no other user of the machine may read it.
+    // Compiled packages contain parts of their authors' code, so other users of the machine must
+    // not read them.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
 }
 
@@ -146,7 +147,7 @@ async fn request(
             *value = format!("{}:{value}", bin.display());
         }
     }
-    // Without a vendor folder, `go` looks up missing sums and requirements.
+    // If there is no vendor folder, `go` looks up missing checksums and requirements.
     let code = staged.path.to_path_buf();
     let vendored = blocking(move || mote_build::golang::is_vendored(&code)).await;
     let flags = if vendored.unwrap_or_default() {
@@ -185,7 +186,7 @@ mod tests {
         let mode = || fs::metadata(&cache).unwrap().permissions().mode() & 0o7777;
         prepare_cache(&cache, 1_000).unwrap();
         assert_eq!(mode(), 0o700);
-        // A cache that an earlier version left open to other users is closed.
+        // An earlier version left the cache readable for other users.
         fs::set_permissions(&cache, fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir_all(cache.join("build/00")).unwrap();
         fs::write(cache.join("build/00/a"), vec![0; 1_000]).unwrap();

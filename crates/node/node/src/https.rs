@@ -1,5 +1,4 @@
-//! TLS of the fronts, of the broker and of the APIs for operators: the certificates, and how they are
-//! renewed.
+//! TLS of the fronts, the broker and the APIs for operators: the certificates and their renewal.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -16,11 +15,11 @@ use crate::unusable::unusable;
 
 /// The default folder of certificates, in the data folder.
 const CERTIFICATES_FOLDER: &str = "certificates";
-/// The folder of the certificate that is ordered, in the data folder.
+/// The folder for the certificate that the node orders, in the data folder.
 const ACME_FOLDER: &str = "acme";
 
-/// The certificates, if a listener for TLS is on, or if other machines reach an API for operators.
-/// Blocks.
+/// The certificates, needed if a TLS listener is on or if other machines reach an API for
+/// operators. Blocks.
 pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>> {
     let apis =
         [config.admin, config.compat.openfaas, config.compat.openwhisk, config.compat.nuclio];
@@ -29,7 +28,8 @@ pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>>
     let Some(address) = config.first_tls().or(reached) else { return Ok(None) };
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    // A machine may have a name that no certificate can contain, for example with an underscore.
+    // A certificate cannot contain every machine name. For example, it cannot contain an
+    // underscore.
     if machine.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)) {
         names.splice(0..0, [machine.clone(), format!("{machine}.local")]);
     }
@@ -41,7 +41,8 @@ pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>>
     let open = |order: &Vec<OsString>| Acme::open(folder, config.uid_base - 3, order.clone());
     let acme = config.acme.as_ref().map(open).transpose();
     let acme = acme.map_err(|error| unusable("acme", error.to_string()))?;
-    // A folder that somebody has named is expected to have certificates.
+    // The node makes its own certificate only in the default folder. A folder that somebody has
+    // named must contain certificates.
     let is_default = config.certificates == config.data.join(CERTIFICATES_FOLDER);
     let own_names = is_default.then_some(&names[..]);
     let (certificates, faults) =
@@ -53,7 +54,7 @@ pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>>
     Ok(Some(Arc::new(certificates)))
 }
 
-/// The authorities of clients, if there are any. Blocks.
+/// The authorities that sign clients' certificates, if there are any. Blocks.
 pub(crate) fn client_authorities(config: &Config) -> Result<Option<Arc<ClientAuthorities>>> {
     let Some(file) = &config.client_ca else { return Ok(None) };
     let opened = ClientAuthorities::open(file)
@@ -61,13 +62,13 @@ pub(crate) fn client_authorities(config: &Config) -> Result<Option<Arc<ClientAut
     Ok(Some(Arc::new(opened)))
 }
 
-/// What answers an authority that asks over HTTP.
+/// Answers an authority that checks over HTTP whether the node owns a name.
 pub(crate) fn well_known(certificates: &Arc<Certificates>) -> Option<http::WellKnown> {
     let acme = certificates.acme()?;
     Some(http::WellKnown::new(move |path| acme.over_http(path)))
 }
 
-/// The limits of the front, and its side of TLS.
+/// The limits of an HTTP front, and its TLS settings.
 pub(crate) fn front_config(
     config: &Config,
     certificates: &Arc<Certificates>,
@@ -83,7 +84,7 @@ pub(crate) fn front_config(
     })
 }
 
-/// The limits of the CoAP front over TLS, and its side of TLS.
+/// The limits of the CoAP front over TLS, and its TLS settings.
 pub(crate) fn coap_config(
     certificates: &Arc<Certificates>,
     clients: Option<Arc<ClientAuthorities>>,
@@ -93,7 +94,7 @@ pub(crate) fn coap_config(
     Ok(StreamConfig { tls, ..Default::default() })
 }
 
-/// The TLS of the APIs for operators, whose clients may also speak plain HTTP.
+/// The TLS settings of the APIs for operators. Clients may also speak plain HTTP there.
 pub(crate) fn of_apis(certificates: Option<&Arc<Certificates>>) -> Result<Option<Acceptor>> {
     Ok(certificates.map(|all| Acceptor::new(all, &["http/1.1"])).transpose()?)
 }

@@ -9,11 +9,11 @@ use mote_build::shims::{Compilation, compile_node, compile_python};
 use tokio::process::Command;
 use tokio::runtime::Handle;
 
-/// Longest time that an interpreter may take to compile its shim.
+/// Longest time in which an interpreter must have compiled its shim.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Compiles the shims while the node starts, so that interpreters need not do so at each start.
-/// Those that start meanwhile do.
+/// Compiles the shims while the node starts, so that interpreters load them compiled. An
+/// interpreter that starts before this has ended compiles its shim itself.
 pub(super) fn compile_shims(found: &Found, shims: &Path, on: &Handle) {
     let to_do = |found: &Result<Interpreter, String>, by: Compile| {
         let found = found.as_ref().ok()?;
@@ -32,7 +32,7 @@ pub(super) fn compile_shims(found: &Found, shims: &Path, on: &Handle) {
     }));
 }
 
-/// Folder of the shims, program, version.
+/// Arguments: the folder of the shims, the interpreter's program, and its version.
 type Compile = fn(&Path, &Path, &str) -> Option<Compilation>;
 
 async fn compile(compilation: Compilation) -> io::Result<()> {
@@ -42,7 +42,7 @@ async fn compile(compilation: Compilation) -> io::Result<()> {
     note.ended(&output?)
 }
 
-/// The shims lie under `/mote` in the sandbox.
+/// The commands that start the interpreters. In a sandbox, the shims are in `/mote`.
 pub(super) fn for_engine(found: &Found) -> mote_engine::Interpreters {
     let command = |interpreter: &Result<Interpreter, String>, args: &[&str]| {
         interpreter.as_ref().ok().map(|interpreter| {

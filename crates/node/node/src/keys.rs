@@ -1,5 +1,5 @@
-//! The keys of callers: the store keeps what is known of them, and the guard in front of the engine
-//! asks for them.
+//! The keys of callers. The store holds what the node knows about each key. The guard in front of
+//! the engine checks the keys that callers send.
 
 use std::sync::Arc;
 
@@ -17,24 +17,25 @@ use mote_tenants::namespaces::{Namespaces, no_such_key as unknown};
 
 use super::store_work::{blocking, with_store};
 
-/// Most callers with a key in the default namespace and in another one, and most patterns of one key.
+/// Limits: callers with a key in the default namespace, callers with a key in any other namespace,
+/// and patterns of one key.
 const KEYS_MAX: i64 = 10_000;
 const NAMESPACE_KEYS_MAX: i64 = 1_000;
 const PATTERNS_MAX: usize = 64;
-/// Longest lifetime and grace.
+/// Longest lifetime of a key, and longest grace period of a replaced key.
 const YEARS_MS_MAX: u64 = 100 * 365 * 86_400_000;
 
-/// Who may call functions.
+/// The engine as callers reach it, and the checks in front of it.
 pub(crate) struct Callers {
-    /// The engine behind the layer that accepts invocations for later.
+    /// The engine, behind the layer that accepts invocations which run later.
     pub(crate) invoker: Deferring<Engine>,
     /// Decides which callers from outside may call a function.
     pub(crate) guard: Guard,
-    /// Held while a change of keys is stored and takes effect.
+    /// Held from the time a change of keys is stored until it takes effect.
     pub(crate) key_turn: tokio::sync::Mutex<()>,
 }
 
-/// All keys, without the keys themselves.
+/// Lists the keys of all callers. The list does not contain the secret keys themselves.
 pub(crate) async fn list(store: &Arc<Store>) -> Result<CallerKeys, Problem> {
     let now_ms = clock::unix_ms();
     let mut keys: Vec<CallerKey> = Vec::new();
@@ -75,7 +76,8 @@ pub(crate) async fn create(
         );
         return Err(Problem::new(422, "M0303", text).with_field("name"));
     }
-    // A key opens functions of its own namespace, so that their names are kept without it.
+    // A key opens only functions of its own namespace, so the patterns are stored without the
+    // namespace.
     if let Some(namespace) = namespace {
         let end = format!(".{namespace}");
         for pattern in &mut functions {
@@ -177,7 +179,7 @@ pub(super) async fn bring_back(store: &Arc<Store>, guard: &Guard) -> Result<()> 
     Ok(())
 }
 
-/// Makes a change, and lets the guard know its result before another change begins.
+/// Changes keys in the store and then in the guard, before another change begins.
 async fn changed<T: Send + 'static>(
     store: &Arc<Store>,
     callers: &Callers,

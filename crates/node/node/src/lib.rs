@@ -1,26 +1,31 @@
-//! One running node: its parts, wired together, from start to stop.
+//! A running node: its parts and how they are connected, from start to stop.
 //!
 //! [`run()`] is the entry point: it takes a checked [`Config`] and returns the exit code of the
-//! process. It leads to deploys, the management API (`admin/`) and the node as other platforms'
-//! APIs see it (`compat.rs`). This crate must not know verbs or the output of commands; only
-//! [`settings`] reads flags, environment and file. Start reading at `run.rs`.
+//! process. From there you reach deploys, the management API (`admin/`) and the APIs of other
+//! platforms (`compat.rs`). This crate must not know the verbs of the command line, or the output
+//! of commands. Only [`settings`] reads flags, environment and file. Start reading at `run.rs`.
 //!
 //! The files:
 //!
 //! - `up.rs`: forks the zygote, then starts the node
-//! - `run.rs`, `run/`, `listeners.rs`: the steps of start and stop; sockets that are bound or given
+//! - `run.rs`, `run/`, `listeners.rs`: the steps of start and stop; the sockets, which the node
+//!   binds or is given
 //! - `node.rs`: the parts of a running node
-//! - `addresses.rs`, `deployed.rs`: where the node is reached; what it keeps for each function
+//! - `addresses.rs`, `deployed.rs`: where clients reach the node; what the node keeps for each
+//!   function
 //! - `settings/`, `config/`: how settings are read, and the checked result
-//! - `deploy.rs`, `rollout.rs`: a deploy, and the switch of revisions
-//! - `access_warnings.rs`, `spec_check.rs`: what a deploy says about a spec, and refuses
+//! - `deploy.rs`, `rollout.rs`: a deploy, and the switch between revisions
+//! - `access_warnings.rs`, `spec_check.rs`: a deploy's warnings about a spec, and the specs it
+//!   refuses
 //! - `packages.rs`, `golang.rs`, `interpreters.rs`: installations and builds, with `mote-build`
 //! - `fronts/`: the fronts over the engine; `dtls.rs` starts `mote-dtls`
-//! - `services/`: what functions ask of their node
-//! - `compat.rs`, `code.rs`: the node as other platforms see it, and deploys through their APIs
+//! - `services/`: answers to what functions ask of their node
+//! - `compat.rs`, `code.rs`: what other platforms' APIs may use of the node, and deploys through
+//!   them
 //! - `admin/`: the management API
 //! - `accepted.rs`, `schedules.rs`, `mqtt.rs`, `nats.rs`, `cells.rs`, `https.rs`, `keys.rs`,
-//!   `secrets.rs`, `namespaces.rs`, `operators.rs`, `ports.rs`: the node's side of each part
+//!   `secrets.rs`, `namespaces.rs`, `operators.rs`, `ports.rs`: the node's side of each of these
+//!   parts
 
 mod accepted;
 mod access_warnings;

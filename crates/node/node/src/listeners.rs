@@ -1,4 +1,5 @@
-//! The sockets of a node's own listeners: bound by the node, or given by the service manager.
+//! The sockets of the node's own listeners. The node binds them, or the service manager hands them
+//! over.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,7 +12,7 @@ use tokio::net::{TcpListener, UdpSocket, UnixListener};
 use crate::config::Config;
 use crate::unusable::{AddressError, busy, unusable};
 
-/// The sockets that the node serves.
+/// The sockets on which the node serves.
 pub(crate) struct Listeners {
     pub(crate) http: Option<TcpListener>,
     pub(crate) https: Option<TcpListener>,
@@ -19,16 +20,15 @@ pub(crate) struct Listeners {
     pub(crate) coap_tcp: Option<TcpListener>,
     pub(crate) coap_dtls: Option<std::net::UdpSocket>,
     pub(crate) coap_tls: Option<TcpListener>,
-    /// The management socket.
     pub(crate) management: UnixListener,
-    /// Whether the node has made the management socket, and therefore removes it.
+    /// Whether the node made the management socket. If it did, it removes the socket when it stops.
     pub(crate) owns_management: bool,
     pub(crate) admin: Option<TcpListener>,
 }
 
 impl Listeners {
-    /// Takes the given sockets and binds the others. A given socket replaces the setting of its
-    /// listener.
+    /// Takes the sockets that the service manager handed over, and binds the others. The address of
+    /// a given socket replaces the listener's setting.
     pub(crate) async fn open(config: &mut Config, given: Sockets) -> Result<Self> {
         let is_given = [given.http.is_some(), given.https.is_some(), given.coap.is_some()];
         match Self::open_all(config, given).await {
@@ -88,8 +88,8 @@ impl Listeners {
     }
 }
 
-/// Adds to the error about an address in use every other address that is in use too, so that the
-/// owner can change all of them at once.
+/// Adds all other addresses in use to the error about one address, so that the owner can change all
+/// of them at once.
 fn with_others(mut error: anyhow::Error, config: &Config, is_given: [bool; 3]) -> anyhow::Error {
     let Some(busy) = error.downcast_mut::<AddressError>() else { return error };
     if busy.source.kind() != std::io::ErrorKind::AddrInUse {
@@ -119,7 +119,7 @@ fn with_others(mut error: anyhow::Error, config: &Config, is_given: [bool; 3]) -
     error
 }
 
-/// Puts the address of a given socket in the place of the setting.
+/// Replaces a listener's setting by the address of the given socket.
 fn replace(key: &str, setting: &mut Option<SocketAddr>, given: SocketAddr) {
     if *setting != Some(given) {
         let setting = setting.map_or("off".to_owned(), |address| address.to_string());
@@ -128,7 +128,7 @@ fn replace(key: &str, setting: &mut Option<SocketAddr>, given: SocketAddr) {
     *setting = Some(given);
 }
 
-/// The socket of a front over TCP, or of the management API.
+/// Returns the TCP socket of a front or of the management API: the given one, or a new one.
 fn front(
     key: &'static str,
     given: Option<std::net::TcpListener>,
@@ -142,8 +142,8 @@ fn front(
     Ok(Some(http::listen(address).map_err(|error| busy(key, address, error))?))
 }
 
-/// Binds the management socket. A socket that a killed node left behind is replaced: the store's
-/// lock has already shown that no other node runs on this data.
+/// Binds the management socket. Replaces a socket that a killed node left behind. This is safe,
+/// because the lock on the store has shown that no other node uses this data folder.
 fn bind_socket(path: &Path) -> Result<UnixListener> {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
     let shown = path.display();
@@ -156,7 +156,7 @@ fn bind_socket(path: &Path) -> Result<UnixListener> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(unusable(format!("{shown}: {error}"))),
-        // Only a socket that a node left behind is removed.
+        // A file of any other type does not come from a node, so it is not removed.
         Ok(found) if !found.file_type().is_socket() => {
             return Err(unusable(format!("{shown} exists and is not a socket")));
         }
@@ -169,7 +169,8 @@ fn bind_socket(path: &Path) -> Result<UnixListener> {
     }
     let listener = UnixListener::bind(path)
         .map_err(|error| unusable(format!("cannot create the socket {shown}: {error}")))?;
-    // Peer credentials decide who may connect; the mode only makes other users fail earlier.
+    // Peer credentials decide who may connect. The mode only makes the attempts of other users fail
+    // earlier.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
     Ok(listener)
 }

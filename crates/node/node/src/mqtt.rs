@@ -1,4 +1,4 @@
-//! The node's side of MQTT triggers and of publishing.
+//! The node's side of MQTT triggers and of publishing over MQTT.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::TcpListener;
@@ -27,28 +27,29 @@ use super::unusable::busy;
 use crate::admin::MqttUserTurns;
 use crate::config::OwnBroker;
 
-/// The file with the id of the node, in the data folder. It exists once the node has had a trigger.
+/// The file with the node's id, in the data folder. It exists once a function of the node has had
+/// an MQTT trigger.
 const ID_FILE: &str = "mqtt.id";
 
-/// The folder of the broker, in the data folder.
+/// The folder of the node's own broker, in the data folder.
 pub(crate) const BROKER_FOLDER: &str = "broker";
-/// How long the start of the node waits for its broker.
+/// How long the start of the node waits until its own broker is ready.
 const BROKER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a node does over MQTT.
+/// The node's MQTT parts.
 pub(crate) struct Mqtt {
     /// The functions' subscriptions at MQTT brokers.
     pub(crate) triggers: Triggers<Engine>,
-    /// Publishes messages of functions.
+    /// Publishes the messages of functions.
     pub(crate) publisher: Publisher,
     /// The node's own MQTT broker, if it is on.
     pub(crate) own_broker: Option<Arc<LocalBroker>>,
-    /// Turns of the requests about its users.
+    /// Lets one request about the broker's users run at a time.
     pub(crate) user_turns: MqttUserTurns,
 }
 
-/// Starts the node's own broker. `handover` is there if it speaks TLS, and `namespaces` divide what it
-/// keeps.
+/// Starts the node's own broker. `handover` is set if the broker speaks TLS. Each of `namespaces`
+/// has its own part of what the broker keeps.
 pub(super) async fn start_broker(
     own: &OwnBroker,
     data: &Path,
@@ -89,7 +90,7 @@ pub(super) async fn start_broker(
     Ok(broker)
 }
 
-/// The triggers of a node, and what publishes for it; neither has a connection yet.
+/// The triggers of a node, and the publisher. Neither of them has a connection yet.
 pub(super) fn parts(
     engine: &Engine,
     data: PathBuf,
@@ -125,7 +126,7 @@ struct MqttHost {
 }
 
 impl MqttHost {
-    /// Reads the id of the node, or makes one.
+    /// Reads the id of the node from its file, or makes one.
     fn load_id(&self) -> std::io::Result<String> {
         let path = self.data.join(ID_FILE);
         match std::fs::read_to_string(&path) {
@@ -205,7 +206,7 @@ impl Host for MqttHost {
     }
 }
 
-/// A trigger as the management API shows it.
+/// Converts a trigger's status into the form that the management API shows.
 pub(super) fn described(status: Status) -> MqttStatus {
     let (state, problem) = match status.state {
         State::Connecting => ("connecting", None),

@@ -1,4 +1,4 @@
-//! The namespaces of a node: how one is made, what it uses, and how everything in it is removed.
+//! The namespaces of a node: making one, counting what it uses, and removing everything in it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,9 +24,10 @@ use super::store_work::{blocking, internal, store_problem, with_store};
 use super::unusable::unusable;
 use super::{Node, functions, keys, operators, secrets, turns};
 
-/// How long a removal waits for changes, instances and invocations of the namespace to end.
+/// How long a removal waits until the changes, instances and invocations of the namespace have
+/// ended.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Pause between two looks at what has not ended.
+/// How long a removal pauses before it checks again whether they have ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) async fn open(store: &Arc<Store>, config: &Config) -> Result<Arc<Namespaces>> {
@@ -43,7 +44,7 @@ pub(super) async fn open(store: &Arc<Store>, config: &Config) -> Result<Arc<Name
     Ok(namespaces)
 }
 
-/// Lets the engine obey the limits of all namespaces.
+/// Passes the limits of all namespaces to the engine.
 pub(super) fn apply_limits(node: &Node) {
     for (name, one) in &*node.tenants.namespaces.all() {
         limit(&node.data_path.engine, &node.callers.guard, name, &one.quotas);
@@ -60,8 +61,8 @@ fn limit(engine: &Engine, guard: &Guard, name: &str, quotas: &Quotas) {
     guard.limit_namespace(name, quotas.calls_per_s);
 }
 
-/// The setting with which the node shares functions or state with other nodes, which know nothing of
-/// its namespaces.
+/// The setting by which the node shares functions or state with other nodes. Those nodes do not
+/// know this node's namespaces.
 fn shares(config: &Config) -> Option<&'static str> {
     match (&config.cell, &config.nats) {
         (Some(_), _) => Some("cell"),
@@ -70,7 +71,7 @@ fn shares(config: &Config) -> Option<&'static str> {
     }
 }
 
-/// All namespaces, and what they use.
+/// Lists all namespaces with what they use.
 pub(crate) async fn list(node: &Node) -> Result<Vec<Shown>, Problem> {
     let usage = usage(&node.data_path.state).await?;
     let live = node.data_path.engine.list();
@@ -99,7 +100,7 @@ pub(crate) async fn list(node: &Node) -> Result<Vec<Shown>, Problem> {
     Ok(shown.collect())
 }
 
-/// One namespace, and what it uses.
+/// Describes one namespace and what it uses.
 pub(crate) async fn describe(node: &Node, name: &str) -> Result<Shown, Problem> {
     let found = list(node).await?.into_iter().find(|one| one.name == name);
     found.ok_or_else(|| mote_tenants::namespaces::no_such_namespace(name))
@@ -136,7 +137,7 @@ pub(crate) async fn update(node: &Arc<Node>, name: &str, quotas: Quotas) -> Resu
     describe(node, name).await
 }
 
-/// Fails if the namespace of a function that is to be deployed has as many functions as it may.
+/// Fails if `name` would be one function more than its namespace may have.
 pub(super) fn room_for(node: &Node, name: &FunctionName) -> Result<(), Problem> {
     let Some(namespace) = name.namespace() else { return Ok(()) };
     let Some(most) = node.tenants.namespaces.get(namespace)?.quotas.functions else {
@@ -144,7 +145,7 @@ pub(super) fn room_for(node: &Node, name: &FunctionName) -> Result<(), Problem> 
     };
     let all = node.data_path.engine.list();
     let own = || all.iter().filter(|one| one.spec.name.namespace() == Some(namespace));
-    // Others that are deployed for the first time now count as well.
+    // Functions that are being deployed for the first time count as well.
     let count = own().count() as u64
         + turns::new_ones(&node.deploys.deploying, &node.data_path.engine, namespace, name);
     if own().any(|one| one.spec.name == *name) || count < most {
@@ -158,7 +159,7 @@ pub(super) fn room_for(node: &Node, name: &FunctionName) -> Result<(), Problem> 
     )))
 }
 
-/// Bytes that the namespace of a function may still add to the disk when it has these trees as well.
+/// How many more bytes the namespace of a function may store on disk, in addition to these trees.
 pub(super) async fn room_on_disk(
     node: &Node,
     name: &FunctionName,
@@ -174,8 +175,8 @@ pub(super) async fn room_on_disk(
     .await
 }
 
-/// Deletes a namespace. Nothing in it changes meanwhile. Once the removal of what is in it has begun,
-/// it stays closed, also after a crash.
+/// Deletes a namespace. Until it is gone, nothing else can change in it. Once the node has begun to
+/// remove its contents, the namespace stays closed, even after a crash.
 pub(crate) async fn delete(node: &Arc<Node>, name: &str, force: bool) -> Result<(), Problem> {
     node.tenants.namespaces.get(name)?;
     if !force {
@@ -195,7 +196,7 @@ pub(crate) async fn delete(node: &Arc<Node>, name: &str, force: bool) -> Result<
         )
         .await?;
     } else {
-        // A change may have put something into it.
+        // A change that ended after the first check may have put something into the namespace.
         must_be_empty(node, name).await?;
     }
     empty(node, name, until).await?;
@@ -230,9 +231,10 @@ async fn empty(node: &Arc<Node>, name: &str, until: Instant) -> Result<(), Probl
     let wanted = name.to_owned();
     with_store(&node.opened.store, move |store| store.remove_all_of(&wanted)).await?;
     node.data_path.engine.forget(|function| function.namespace() == Some(name));
-    // What was accepted before the functions were gone may have reached the disk since.
+    // Invocations that were accepted before the functions were removed may have reached the disk
+    // since the first call.
     forget_invocations(&node.accepted.journals, name, until).await?;
-    // The namespace publishes nothing from here on. Messages that it published before may still wait.
+    // The namespace publishes no more messages from here on, but earlier ones may still wait.
     let own = format!(".{name}");
     let published = || !node.mqtt.publisher.has_messages_of(|owner| owner.ends_with(&own));
     wait(until, published, name, "MQTT messages").await?;
@@ -253,7 +255,7 @@ async fn forget_invocations(
     }
 }
 
-/// Fails if there is anything in a namespace.
+/// Fails if the namespace still contains anything.
 async fn must_be_empty(node: &Node, name: &str) -> Result<(), Problem> {
     let wanted = name.to_owned();
     let tokens = with_store(&node.opened.store, tokens::list).await?.tokens;
@@ -285,7 +287,7 @@ async fn states(state: &Arc<dyn State>, namespace: &str) -> Result<Vec<StateOf>,
     Ok(all.filter(|state| is_state_of(state, namespace)).collect())
 }
 
-/// What the state of all functions uses.
+/// How much each namespace of functions' state uses.
 async fn usage(state: &Arc<dyn State>) -> Result<Vec<Usage>, Problem> {
     let usage = state.usage().await;
     usage.map_err(|error| Problem::new(503, "M0905", error.to_string()))
@@ -307,7 +309,7 @@ async fn kept_keys(store: &Arc<Store>, namespace: &str) -> Result<Vec<String>, P
     Ok(names.filter(|name| of_kept(name).0 == Some(namespace)).collect())
 }
 
-/// Waits until `ended`.
+/// Waits until `ended` returns true.
 async fn wait(
     until: Instant,
     ended: impl Fn() -> bool,
@@ -339,7 +341,7 @@ async fn put(
     changed(store, namespaces, move |namespaces, store| namespaces.put(store, &name, one)).await
 }
 
-/// Reads or changes the namespaces in the store and in memory.
+/// Runs `work`, which reads or changes namespaces in the store and in memory.
 async fn changed<T: Send + 'static>(
     store: &Arc<Store>,
     namespaces: &Arc<Namespaces>,

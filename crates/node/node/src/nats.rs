@@ -1,4 +1,5 @@
-//! The node's side of NATS: the process `mote-nats`, and which state the node keeps.
+//! The node's side of NATS: it starts the process `mote-nats`, and chooses where the state of
+//! functions is kept.
 
 use std::io;
 use std::path::Path;
@@ -15,12 +16,12 @@ use tokio::runtime::Handle;
 use super::unusable::unusable;
 use crate::config::NatsServers;
 
-/// The oldest server that has everything that the node asks of it.
+/// The oldest version of the NATS server that has every feature that the node uses.
 const OLDEST: [u32; 2] = [2, 9];
 
-/// Starts the process that connects the node to its servers.
+/// Starts the process that connects the node to the NATS servers.
 pub(super) fn start(servers: &NatsServers, uid_base: u32, runtime: &Handle) -> Result<Nats> {
-    // Files that cannot be read now are mistakes of the settings.
+    // If a file cannot be read now, the setting that names it is wrong.
     let files = [("nats_credentials", &servers.credentials), ("nats_ca", &servers.authorities)];
     for (key, path) in files {
         read(path.as_deref()).map_err(|error| unusable(key, error.to_string()))?;
@@ -46,8 +47,8 @@ fn read(path: Option<&Path>) -> io::Result<Option<String>> {
     }
 }
 
-/// The state of functions: in NATS if there is a connection, otherwise in one file, which is
-/// returned too, so that it can be closed.
+/// The state of functions: in NATS if there is a connection, otherwise in a file. The file is also
+/// returned separately, so that the node can close it.
 pub(super) fn state(nats: Option<&Nats>, file: &Path) -> (Arc<dyn State>, Option<FileState>) {
     match nats {
         Some(nats) => {
@@ -66,7 +67,7 @@ pub(super) fn state(nats: Option<&Nats>, file: &Path) -> (Arc<dyn State>, Option
     }
 }
 
-/// Reports whether the servers answer.
+/// Reports whether the NATS servers answer.
 pub(super) async fn check(nats: &Nats) -> Check {
     let (state, detail, hint) = match nats.check().await {
         Ok(server) => {

@@ -1,4 +1,4 @@
-//! A running node, as the parts that the steps of its start return.
+//! The type of a running node.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,33 +19,33 @@ use mote_api::types::{NodeBudget, NodeStatus, Urls};
 use mote_outgoing::Outgoing;
 use mote_spec::{Access, Runtime};
 
-/// A running node: the parts that the steps of its start return (`run.rs`). A function receives the
-/// part that it needs, and the whole only if it needs several.
+/// A running node: the parts that the steps of its start return (`run.rs`). A function should
+/// receive only the part that it needs, and the whole node only if it needs several parts.
 pub(crate) struct Node {
     pub(crate) config: Config,
-    /// Files, interpreters, and the sandbox.
+    /// The node's files, the interpreters and the sandbox.
     pub(crate) opened: Opened,
-    /// The engine and what it needs.
+    /// The engine and what the engine needs.
     pub(crate) data_path: DataPath,
-    /// Where the node is reached.
+    /// The addresses at which clients reach the node.
     pub(crate) addresses: Addresses,
-    /// The other cells of the cluster, if the node is one.
+    /// The other cells of the cluster, if the node is a cell.
     pub(crate) cells: Option<mote_cells::Cells>,
     /// Namespaces and operators.
     pub(crate) tenants: Tenants,
-    /// Invocations that run without their callers.
+    /// Invocations that run while no caller waits for them.
     pub(crate) accepted: Accepted,
     /// Triggers and publishing over MQTT.
     pub(crate) mqtt: Mqtt,
-    /// Who may call functions.
+    /// The engine as callers reach it, and the checks in front of it.
     pub(crate) callers: Callers,
-    /// What the node keeps for each function.
+    /// What the node keeps for each function in addition to its revisions.
     pub(crate) deployed: Deployed,
-    /// Turns of deploys, and what failed ones left.
+    /// The turns of deploys, and the logs of failed deploys.
     pub(crate) deploys: Deploys,
     /// The rule for requests that the node itself sends.
     pub(crate) outgoing: Outgoing,
-    /// Accepts manifests of OpenWhisk, if its API is on.
+    /// Accepts OpenWhisk manifests, if OpenWhisk's API is on.
     pub(crate) openwhisk: Option<mote_platforms::openwhisk::Manifests>,
     pub(crate) ids: Ids,
     pub(crate) started: Instant,
@@ -60,7 +60,7 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Unique, not secret.
+    /// The result is unique but not secret.
     pub(crate) fn random(&self) -> u128 {
         let count = self.counter.fetch_add(1, Ordering::Relaxed);
         let high = self.random.hash_one((count, 0));
@@ -78,7 +78,7 @@ impl Node {
     pub(crate) fn urls(&self, spec: &mote_spec::FunctionSpec) -> Urls {
         let name = &spec.name;
         let access = self.config.access_of(spec.access);
-        // No option of CoAP can carry a token or a signature.
+        // A CoAP request cannot carry a token or a signature, because no option exists for them.
         let is_open = !matches!(access, Access::Jwt | Access::Webhook);
         // The default port of the scheme is left out.
         let at = |scheme: &'static str, port: u16| {
@@ -91,7 +91,7 @@ impl Node {
         Urls {
             routes: spec.routes().iter().map(mote_spec::routes::text).collect(),
             port: self.deployed.ports.shown(spec),
-            // Only TLS shows the certificate of a client.
+            // Only over TLS can a client show a certificate.
             http: (self.addresses.http.filter(|_| access != Access::Mtls))
                 .map(|address| format!("http://{}/{name}", reachable(address)))
                 .or_else(|| Some(format!("https://{}/{name}", reachable(self.addresses.https?)))),
@@ -108,7 +108,7 @@ impl Node {
         }
     }
 
-    /// Whether callers of functions can show certificates.
+    /// Whether callers of functions can show client certificates to this node.
     pub(crate) fn checks_certificates(&self) -> bool {
         self.config.checks_certificates()
             && (self.addresses.https.or(self.addresses.coap_tls).is_some()

@@ -1,5 +1,5 @@
-//! The tokens of those who manage the node, and the record of what they did: the blocking work of
-//! [`mote_tenants::operators`], on threads for it.
+//! The tokens of those who manage the node, and the record of their acts. Runs the blocking work of
+//! [`mote_tenants::operators`] on blocking threads.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use mote_tenants::operators::{Act, Audit, Operators};
 
 use super::store_work::{blocking, internal, store_problem};
 
-/// Whose functions the node has, and who manages them.
+/// The namespaces of the node, and those who manage it.
 pub(crate) struct Tenants {
     /// The tokens of those who manage the node over TCP.
     pub(crate) operators: Arc<Operators>,
@@ -35,7 +35,7 @@ pub(super) async fn bring_back(store: &Arc<Store>, operators: &Arc<Operators>) -
     Ok(read.context("cannot read the store")??)
 }
 
-/// Makes a change, one after the other.
+/// Runs one change of tokens at a time.
 pub(super) async fn changed<T: Send + 'static>(
     store: &Arc<Store>,
     tenants: &Tenants,
@@ -52,7 +52,7 @@ pub(super) async fn changed<T: Send + 'static>(
     })
 }
 
-/// Records an act; returns when it is in the file.
+/// Records an act. Resolves once the act is in the file.
 pub(super) fn record(audit: &Arc<Audit>, act: Act) -> impl Future<Output = ()> + Send + use<> {
     let audit = audit.clone();
     async move {

@@ -1,6 +1,6 @@
-//! Packages of a function. The node installs them at deploy time, once per lock file, runtime
-//! version and machine, in a sandbox that reaches registries and otherwise sees only what a
-//! function sees.
+//! Installs the packages of a function during a deploy, once for each lock file, runtime version
+//! and machine. An installation runs in a sandbox that can reach registries. Otherwise it sees only
+//! what a function sees.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,29 +19,32 @@ use mote_store::{Lookup, PackagesStaging, StagedCode, StoredPackages};
 use super::store_work::{blocking, store_problem};
 use super::{Node, namespaces};
 
-/// An installation that takes longer is stopped.
+/// An installation is stopped after this time.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
-/// Memory that an installation may use: half of the machine's, because compiling a wheel takes memory
-/// and processes. Below the first number few packages can be installed; no package needs more than
-/// the second.
+/// Memory that an installation may use: half of the machine's memory, because compiling a wheel
+/// takes memory and processes. With less than the minimum, few packages can be installed. No
+/// package needs more than the maximum.
 const INSTALL_MEMORY_BYTES_MIN: u64 = 1 << 30;
 const INSTALL_MEMORY_BYTES_MAX: u64 = 8 << 30;
-/// The folder for the client's temporary files. In `/tmp`, which is memory, the archives of large
-/// frameworks would need more than the installation itself.
+/// The folder for the client's temporary files. It is not in `/tmp`, because `/tmp` is held in
+/// memory, and there the archives of large frameworks would need more than the installation itself.
 const TEMPORARY: &str = ".mote-tmp";
 const INSTALL_PIDS: u32 = 512;
 const INSTALL_TMP_BYTES: u64 = 1 << 30;
-/// Bytes that one function's packages may take; frameworks for machine learning need most of it.
+/// Bytes that the packages of one function may use. Frameworks for machine learning use most of
+/// this.
 const INSTALL_BYTES_MAX: u64 = 4 << 30;
-/// Packages of all functions may take this share of the file system that holds the store.
+/// The packages of all functions together may use one part in this many of the file system that
+/// holds the store.
 const ALL_BYTES_SHARE: u64 = 2;
-/// Bytes that an installation must leave free there for everything else, above all for calls that
-/// the node promises to keep; fewer on a small file system.
+/// Bytes that an installation must leave free on that file system for everything else, above all
+/// for accepted calls, which the node promises to keep. On a small file system, one part in
+/// `FREE_BYTES_SHARE` is enough.
 const FREE_BYTES_MIN: u64 = 256 << 20;
 const FREE_BYTES_SHARE: u64 = 20;
-/// The folder for the files that an installation may see while it runs.
+/// The folder for files that an installation may see while it runs.
 const INPUTS: &str = ".mote-inputs";
-/// Variables that name certificate files, which the sandbox must show.
+/// Environment variables that name files with certificates. The sandbox must contain these files.
 const CERTIFICATES: &[&str] = &[
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -52,13 +55,13 @@ const CERTIFICATES: &[&str] = &[
 ];
 
 pub(crate) struct Installed {
-    /// Their key in the store.
+    /// The packages' key in the store.
     pub(crate) key: String,
-    /// Their folder.
+    /// The packages' folder.
     pub(crate) path: PathBuf,
-    /// What was done, as text for people.
+    /// A description of the step for people.
     pub(crate) detail: String,
-    /// Keeps them in the store until a revision names them.
+    /// Keeps the packages in the store until a revision names them.
     _stored: StoredPackages,
 }
 
@@ -68,7 +71,7 @@ impl Installed {
     }
 }
 
-/// Installs the packages that `requirements.txt` or `package.json` in `code` asks for, if any.
+/// Installs the packages that `requirements.txt` or `package.json` asks for, if there are any.
 pub(crate) async fn install(
     node: &Arc<Node>,
     spec: &FunctionSpec,
@@ -92,8 +95,8 @@ pub(crate) async fn install(
         Lookup::Build(staging) => staging,
     };
     for seed in &wanted.seeds {
-        // The file is not copied with its mode, because npm has to write to lock files of older
-        // versions.
+        // Copies the contents and not the file, whose mode could be read-only: npm has to write to
+        // lock files of older versions.
         std::fs::read(code.join(seed))
             .and_then(|bytes| std::fs::write(staging.path().join(seed), bytes))
             .map_err(|error| failed(&format!("cannot copy {seed}: {error}")))?;
@@ -129,7 +132,7 @@ async fn run(
     wanted: &Wanted,
     staging: &PackagesStaging,
 ) -> Result<BuildOutcome, Problem> {
-    // The installation sees the inputs of its key, and nothing else of the function.
+    // Of the function, the installation sees only the inputs from which its key is computed.
     let shown = if wanted.inputs.whole_code {
         code.to_owned()
     } else {
@@ -139,7 +142,8 @@ async fn run(
         folder
     };
     let request = request(node, spec, &shown, staging, &wanted.registries).await?;
-    // The user of the installation makes the folder, so that it belongs to this user.
+    // The folder is made inside the sandbox, so that it belongs to the user that runs the
+    // installation.
     let start = "mkdir -p \"$TMPDIR\" && exec \"$@\"";
     let argv = ["sh", "-c", start, "install"].map(str::to_owned).into_iter();
     let argv = argv.chain(wanted.argv.iter().cloned()).collect();
@@ -153,7 +157,7 @@ async fn run(
         .map_err(|error| failed(&format!("cannot install packages: {}", error_chain(&error))))
 }
 
-/// Bytes that one more installation may write, and bytes that it must leave free.
+/// How many bytes one more installation may write, and how many it must leave free.
 async fn room(node: &Node, name: &FunctionName) -> Result<(u64, u64), Problem> {
     let own = namespaces::room_on_disk(node, name, Vec::new()).await?;
     let data = node.config.data.clone();
@@ -176,7 +180,8 @@ async fn room(node: &Node, name: &FunctionName) -> Result<(u64, u64), Problem> {
     Ok((left.min(INSTALL_BYTES_MAX).min(own), free_min))
 }
 
-/// The request for an empty installation: what every installation may see and use.
+/// A request for an installation without packages. It holds what every installation may see and
+/// use.
 pub(super) async fn request(
     node: &Node,
     spec: &FunctionSpec,
@@ -231,8 +236,8 @@ pub(super) async fn request(
     })
 }
 
-/// The memory of an installation on a machine with `machine` bytes, of which instances may use
-/// `budget`.
+/// The memory that an installation may use on a machine with `machine` bytes, of which instances
+/// may use `budget`.
 fn install_memory_bytes(machine: u64, budget: u64) -> u64 {
     (machine / 2).clamp(INSTALL_MEMORY_BYTES_MIN, INSTALL_MEMORY_BYTES_MAX).min(budget)
 }

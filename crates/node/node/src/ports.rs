@@ -1,11 +1,12 @@
-//! The TCP ports that functions have for themselves: which function has which port, and the listener
-//! on it.
+//! The TCP ports that belong to single functions: which function has which port, and the listeners
+//! on these ports.
 //!
-//! A listener is one more front over the calls of the node, of which one function answers every
-//! request; so everything that holds on the HTTP front holds there. Whoever makes a revision live
-//! [reserves](Ports::reserve) its port first, which binds it, and [serves](Reservation::serve) it
-//! when the revision is live. A port that cannot be had therefore refuses the change before anything
-//! has changed. This module must not know revisions, the store and how a request is answered.
+//! Such a listener is another front over the node's calls, except that one function answers every
+//! request. Therefore every rule of the HTTP front also holds here. Whoever makes a revision live
+//! first [reserves](Ports::reserve) its port, which binds the port, and
+//! [serves](Reservation::serve) the port once the revision is live. If a port cannot be bound, the
+//! change is refused before anything has changed. This module must not know revisions, the store,
+//! or how a request is answered.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
@@ -25,26 +26,27 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// The pauses between attempts at a port that was taken when the node started.
+/// Pause between attempts to open a port that was taken when the node started.
 const RETRY: Duration = Duration::from_secs(10);
-/// How long a change waits for the listener of a port that was just closed to be gone: so many times,
-/// with such pauses.
+/// How often, and with which pause, a change checks whether the listener of a port that was just
+/// closed has ended.
 const CLOSING_LOOKS_MAX: u32 = 200;
 const CLOSING_PAUSE: Duration = Duration::from_millis(10);
 
-/// The ports of the functions of a node. A clone is another handle to the same.
+/// The ports of a node's functions. A clone is another handle to the same ports.
 #[derive(Clone)]
 pub struct Ports(Arc<Shared>);
 
 struct Shared {
     permitted: FunctionPorts,
-    /// Where they listen, and whether they speak TLS; `None` if the node has no front to follow.
+    /// The address on which the ports listen, and whether they speak TLS; `None` if the node has no
+    /// HTTP front whose settings the ports could use.
     place: Option<(IpAddr, bool)>,
     outgoing: Outgoing,
-    /// What serves a listener, once the front is there that the ports follow.
+    /// Serves the listeners; `None` until the front whose limits the ports share has started.
     front: Mutex<Option<Front>>,
     held: Mutex<BTreeMap<u16, Held>>,
-    /// The fronts that have been started and have not ended, each with its port.
+    /// The fronts that have started and have not ended, each with its port.
     tasks: Mutex<Vec<(u16, JoinHandle<()>)>>,
 }
 
@@ -55,31 +57,33 @@ struct Front {
     runtime: Handle,
 }
 
-/// A port that a function has.
+/// A port that belongs to a function.
 struct Held {
     function: FunctionName,
     state: State,
 }
 
 enum State {
-    /// A revision that is about to be live asks for it.
+    /// Reserved for a revision that is about to become live.
     Reserved,
     Open(http::Stopper),
-    /// It could not be opened when the node started.
+    /// The node could not open the port when it started.
     Shut(Problem),
 }
 
-/// The port of a revision that is about to be live. Dropping it gives up what it has reserved.
+/// The port of a revision that is about to become live. On drop, a port that is reserved but not
+/// yet served is released.
 pub struct Reservation {
     ports: Ports,
     function: FunctionName,
     port: Option<u16>,
-    /// Absent if the function has no port, or has had it before.
+    /// `None` if the function has no port, or if the port was already its own.
     listener: Option<std::net::TcpListener>,
 }
 
 impl Ports {
-    /// No port is open yet. `http` and `https` are the addresses of those fronts.
+    /// Makes the ports, none of which is open yet. `http` and `https` are the addresses of the HTTP
+    /// fronts.
     pub fn new(
         permitted: &FunctionPorts,
         http: Option<SocketAddr>,
@@ -93,19 +97,20 @@ impl Ports {
         Self(Arc::new(Shared { permitted, place, outgoing, front, held, tasks }))
     }
 
-    /// Lets the ports have the limits of a front, and share them with it. Called for each of the
-    /// fronts, that of [`Ports::new`]'s `https` last.
+    /// Gives the ports the limits of a front, and lets the ports and the front share these limits.
+    /// Called for each HTTP front, last for the one at the address `https` of [`Ports::new`].
     pub fn follow(&self, config: &mut http::Config, calls: &Calls, runtime: &Handle) {
         config.bounds = Some(http::Bounds::new(config));
-        // The function has all paths, also those at which authorities ask for proofs.
+        // All paths on the port belong to the function, even those at which a certificate authority
+        // checks for proofs.
         let config = http::Config { well_known: None, ..config.clone() };
         let calls = calls.clone();
         let runtime = runtime.clone();
         *self.0.front.lock() = Some(Front { calls, config, runtime });
     }
 
-    /// Checks whether a function may have the port that its spec asks for. A port that the function
-    /// has is never in the way of a change.
+    /// Checks whether a function may have the port that its spec asks for. A port that already
+    /// belongs to the function never prevents a change.
     pub fn check(&self, spec: &FunctionSpec) -> Result<(), Problem> {
         let Some(port) = port_of(spec) else { return Ok(()) };
         if self.is_held(&spec.name, port)? || self.is_closing(port) {
@@ -114,7 +119,7 @@ impl Ports {
         self.bind(&spec.name, port).map(drop)
     }
 
-    /// Opens the port of a revision that is about to be live, without serving it yet.
+    /// Binds the port of a revision that is about to become live, without serving it yet.
     pub async fn reserve(&self, spec: &FunctionSpec) -> Result<Reservation, Problem> {
         let ports = self.clone();
         let function = spec.name.clone();
@@ -143,8 +148,8 @@ impl Ports {
         Ok(reservation)
     }
 
-    /// Opens the port of a function that was live when the node stopped. If that fails, the function
-    /// serves without its port, and the node tries again.
+    /// Opens the port of a function that was live when the node stopped. If this fails, the
+    /// function serves without the port, and the node keeps trying to open it.
     pub fn bring_back(&self, spec: &FunctionSpec) {
         let Some(port) = port_of(spec) else { return };
         let opened = self.is_held(&spec.name, port).and_then(|_| self.bind(&spec.name, port));
@@ -160,7 +165,8 @@ impl Ports {
                 tracing::error!(%function, port, %code, "the port is not open: {detail}");
                 let state = State::Shut(problem);
                 self.0.held.lock().entry(port).or_insert(Held { function, state });
-                // What the node's settings refuse stays refused until it starts again.
+                // A port that the settings do not permit stays refused until the node restarts, so
+                // no further attempt is made.
                 if self.0.place.is_none() || !self.0.permitted.permit(port) {
                     return;
                 }
@@ -171,7 +177,8 @@ impl Ports {
         }
     }
 
-    /// Tries to open a port until that succeeds. Gives up when the function has lost the port.
+    /// Tries to open a port until that succeeds. Stops when the port no longer belongs to the
+    /// function.
     async fn keep_trying(&self, spec: FunctionSpec, port: u16) {
         loop {
             tokio::time::sleep(RETRY).await;
@@ -188,14 +195,14 @@ impl Ports {
         }
     }
 
-    /// Closes the ports of a function. Requests that have begun are answered.
+    /// Closes the ports of a function. Requests that have begun are still answered.
     pub fn close(&self, function: &FunctionName) {
         self.close_but(function, None);
     }
 
-    /// Closes all ports. Ends when all requests that have begun there are answered.
+    /// Closes all ports. Resolves when all requests that have begun there are answered.
     pub async fn stop(&self) {
-        // Nothing is opened any more for a function that has no port.
+        // Removing the entries first prevents the opening of further ports.
         for held in std::mem::take(&mut *self.0.held.lock()).into_values() {
             if let State::Open(stopper) = held.state {
                 stopper.stop();
@@ -207,7 +214,7 @@ impl Ports {
         }
     }
 
-    /// The port of a function, for people.
+    /// A description of the function's port for people.
     pub fn shown(&self, spec: &FunctionSpec) -> Option<OwnPort> {
         let number = port_of(spec)?;
         let all = self.0.held.lock();
@@ -220,7 +227,7 @@ impl Ports {
         Some(OwnPort { number, url, problem })
     }
 
-    /// The open ports: whose they are, and where they listen.
+    /// All open ports, each with its function and the address on which it listens.
     pub fn all_open(&self) -> Vec<(FunctionName, SocketAddr)> {
         let all = self.0.held.lock();
         let is_open = |held: &Held| matches!(held.state, State::Open(_));
@@ -242,12 +249,12 @@ impl Ports {
         held_by(&self.0.held.lock(), function, port)
     }
 
-    /// Whether the port was closed, and its front has not ended.
+    /// Whether the port was closed but its front has not ended yet.
     fn is_closing(&self, port: u16) -> bool {
         self.0.tasks.lock().iter().any(|(other, task)| *other == port && !task.is_finished())
     }
 
-    /// A listener on a port, inside of a runtime.
+    /// Binds a listener to a port. Must be called inside a runtime.
     fn bind(&self, function: &FunctionName, port: u16) -> Result<std::net::TcpListener, Problem> {
         let permitted = &self.0.permitted;
         if !permitted.permit(port) {
@@ -290,7 +297,7 @@ impl Ports {
         Problem::new(status, code, format!("{function}: {text}")).with_field("http.node_port")
     }
 
-    /// Serves a listener on a port of a function, unless the function has given up the port.
+    /// Serves the listener of a function's port, unless the port no longer belongs to the function.
     fn open(&self, function: FunctionName, port: u16, listener: std::net::TcpListener) {
         let Some(Front { calls, config, runtime }) = self.0.front.lock().clone() else {
             return tracing::error!(%function, port, "the port cannot be served: the node has no HTTP front");
@@ -304,7 +311,7 @@ impl Ports {
         let stopper = http::Stopper::default();
         let stopped = stopper.clone();
         let task = runtime.spawn(async move {
-            // The runtime that serves the listener must receive its events.
+            // The listener must be registered with the runtime that serves it.
             let served = match TcpListener::from_std(listener) {
                 Ok(listener) => crate::fronts::http(listener, calls, config, stopped).await,
                 Err(error) => Err(error),
@@ -320,7 +327,7 @@ impl Ports {
         tasks.push((port, task));
     }
 
-    /// Closes the ports of a function except one.
+    /// Closes all ports of a function except `kept`.
     fn close_but(&self, function: &FunctionName, kept: Option<u16>) {
         self.0.held.lock().retain(|port, held| {
             let stays = held.function != *function || Some(*port) == kept;
@@ -334,7 +341,7 @@ impl Ports {
 }
 
 impl Reservation {
-    /// Serves the port, and closes a former one of the function.
+    /// Serves the reserved port, and closes the function's previous port if it was another one.
     pub fn serve(mut self) {
         self.ports.close_but(&self.function, self.port);
         if let (Some(port), Some(listener)) = (self.port, self.listener.take()) {
@@ -359,7 +366,7 @@ fn port_of(spec: &FunctionSpec) -> Option<u16> {
     Some(spec.http.as_ref()?.node_port?.get())
 }
 
-/// Whether the function has the port; fails if another one has it.
+/// Whether the port belongs to the function. Fails if it belongs to another one.
 fn held_by(all: &BTreeMap<u16, Held>, function: &FunctionName, port: u16) -> Result<bool, Problem> {
     match all.get(&port).map(|held| &held.function) {
         None => Ok(false),
@@ -371,7 +378,7 @@ fn held_by(all: &BTreeMap<u16, Held>, function: &FunctionName, port: u16) -> Res
     }
 }
 
-/// An address that a client on this machine can use: loopback replaces a wildcard.
+/// Returns the address that a client on this machine can use. A wildcard address becomes loopback.
 pub fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

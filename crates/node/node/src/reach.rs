@@ -1,4 +1,5 @@
-//! Who may use what: for the announcement of a node that is open to the network, and for `mote doctor`.
+//! Describes who can reach and call what, for `mote doctor` and for the announcement of a node that
+//! is open to the network.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use super::Node;
 const CALLERS: &str = "callers of functions; not encrypted";
 const OPERATORS: &str = "operators with the token; over TLS, or not encrypted";
 
-/// The listeners that other machines reach, and then the functions; nothing for a node that only
-/// this machine reaches.
+/// The listeners that other machines reach, followed by the functions. Empty if only this machine
+/// reaches the node.
 pub(crate) fn of(node: &Node) -> Vec<Reach> {
     let mut all = listeners(node);
     if !all.is_empty() {
@@ -74,7 +75,7 @@ fn listeners(node: &Node) -> Vec<Reach> {
     all
 }
 
-/// The functions, and who may call them.
+/// The functions, each with those who may call it.
 pub(crate) fn functions(node: &Node) -> Vec<Reach> {
     let row = |live: Arc<Revision>| {
         let name = &live.spec.name;
@@ -103,7 +104,7 @@ pub(crate) fn functions(node: &Node) -> Vec<Reach> {
     node.data_path.engine.list().into_iter().map(row).collect()
 }
 
-/// Whose certificates a function accepts.
+/// Describes the client certificates that a function accepts.
 fn certified(node: &Node, spec: &FunctionSpec) -> String {
     let callers = spec.certificates.as_ref().map(|rules| rules.callers.join(", "));
     match callers {
@@ -115,7 +116,7 @@ fn certified(node: &Node, spec: &FunctionSpec) -> String {
     }
 }
 
-/// Whose signed requests a function accepts.
+/// Describes the senders whose signed requests a function accepts.
 fn signers(engine: &Engine, spec: &FunctionSpec) -> String {
     let Some(rules) = &spec.webhook else { return "nobody".to_owned() };
     let secret = &rules.secret;
@@ -125,7 +126,7 @@ fn signers(engine: &Engine, spec: &FunctionSpec) -> String {
     }
 }
 
-/// Who may call a revision of a function.
+/// Describes who may call a function.
 fn who(node: &Node, spec: &FunctionSpec) -> String {
     let is_open = || node.callers.guard.opens(spec.name.as_str());
     let who = match (node.config.access_of(spec.access), &spec.tokens) {

@@ -1,7 +1,7 @@
-//! Which revisions serve a function: rolling back, splitting traffic, and the switch itself.
+//! Which revisions serve a function: rollbacks, traffic splits, and the switch itself.
 //!
-//! A revision receives traffic only after one of its instances was ready. A change is durable
-//! before it takes effect, and it takes effect before the caller receives the answer.
+//! A revision receives traffic only after one of its instances has been ready. A change of traffic
+//! is durable before it takes effect, and it takes effect before the caller receives the answer.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,11 +25,12 @@ use super::store_work::{internal, with_store};
 use super::turns::turn;
 use super::{Node, functions, schedules};
 
-/// Lines of the log that are searched for those of a failed start, and how many of the last ones
-/// the message shows; it shows fewer where `mote logs` has the others.
+/// How many log lines are searched for those of a failed start, and how many of the last ones the
+/// error shows for a live function. `mote logs` shows the other lines of such a function.
 const LINES_LOOKED_AT: usize = 1_000;
 const LINES_OF_LIVE: usize = 5;
-/// The same from a function that was never live, at the beginning and at the end.
+/// For a function that was never live: how many lines the error shows from the beginning and from
+/// the end.
 const LINES_AT_FIRST: usize = 10;
 const LINES_AT_LAST: usize = 20;
 
@@ -83,8 +84,8 @@ pub(crate) async fn set_traffic(
     change(node, name, Some(&now), now.moved(split), "traffic", true).await
 }
 
-/// Gives `name` the traffic that a cluster has decided. All its revisions are stored. The new ones
-/// must start first if `warm` is set.
+/// Applies the traffic split that a cluster has chosen. All revisions in it must be stored. With
+/// `warm`, the new ones must become ready first.
 pub(crate) async fn set_split(
     node: &Arc<Node>,
     name: &FunctionName,
@@ -108,7 +109,7 @@ pub(crate) async fn set_split(
     changed
 }
 
-/// Sends all traffic to `revision`, or to the revision that was live before.
+/// Sends all traffic to `revision`, or if that is `None`, to the revision that was live before.
 pub(crate) async fn rollback(
     node: &Arc<Node>,
     name: &FunctionName,
@@ -124,7 +125,7 @@ pub(crate) async fn rollback(
     change(node, name, Some(&now), then, "rollback", true).await
 }
 
-/// The current traffic split: the one in force, with the history from the store.
+/// The traffic split that is in force, with its history from the store.
 pub(super) async fn traffic(
     store: &Arc<Store>,
     engine: &Engine,
@@ -173,9 +174,9 @@ async fn change(
     })
 }
 
-/// Every revision that `then` reaches, and those of them that did not serve before. With `warm` each
-/// of them has had an instance that was ready; when one of them does not become ready, all of the
-/// new ones are stopped.
+/// Returns every revision that `then` reaches, and separately those that did not serve before. With
+/// `warm`, each of them must have had a ready instance. If one of them does not become ready, all
+/// the new ones are stopped.
 async fn ready(
     node: &Arc<Node>,
     name: &FunctionName,
@@ -193,7 +194,7 @@ async fn ready(
         let serves = serving.as_ref().and_then(|serving| serving.revision(share.revision));
         if let Some(revision) = serves {
             all.push(revision.clone());
-            // A revision that only a tag reached may have no running instance.
+            // A revision that callers could reach only by its tag may have no running instance.
             let before = now.map_or(0, |now| now.percent(share.revision));
             let takes_more = share.percent > 0 && before == 0;
             if is_warmed && takes_more && revision.status().instances.is_empty() {
@@ -233,7 +234,8 @@ fn revive(node: &Node, stored: &StoredRevision) -> Result<Arc<Revision>, Problem
     Ok(revision)
 }
 
-/// Starts an instance of a stored revision, waits until it is ready, and stops it.
+/// Tests that a stored revision can start: starts an instance, waits until it is ready, and stops
+/// it.
 pub(super) async fn shown(node: &Arc<Node>, stored: &StoredRevision) -> Result<(), Problem> {
     let revision = revive(node, stored)?;
     let warmed = warm(node, &revision).await;
@@ -241,8 +243,8 @@ pub(super) async fn shown(node: &Arc<Node>, stored: &StoredRevision) -> Result<(
     warmed
 }
 
-/// Starts an instance of a revision and waits until it is ready. On failure the error contains the
-/// last lines of its log.
+/// Starts an instance of a revision and waits until it is ready. If the start fails, the error
+/// contains the last lines of the instance's log.
 pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Problem> {
     let since = revision.log.tail(1).last().map_or(0, |line| line.sequence);
     let warming = revision.clone();
@@ -265,7 +267,8 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
     let said: Vec<String> = lines
         .iter()
         .filter(|line| line.revision == revision.number && line.sequence > since)
-        // A line that repeats the reason in other words is left out; the last line of a trace stays.
+        // Leaves out lines that contain the reason and more text. The last line of a trace equals
+        // the reason and stays.
         .filter(|line| line.text == reason || !line.text.contains(&reason))
         .map(|line| format!("  | {}", line.text))
         .collect();
@@ -277,7 +280,8 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
             text = format!("{text}; its last log lines:\n{}", last.join("\n"));
         }
     } else if !said.is_empty() {
-        // The cause is the first line of some programs, and the last one of others.
+        // Some programs log the cause in the first line, others in the last one, so both ends are
+        // shown.
         text = format!("{text}; its log:\n{}", first_and_last(&said).join("\n"));
         node.deploys.failed_logs.keep(&revision.spec.name, &revision.log);
     }
@@ -290,7 +294,7 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
     })
 }
 
-/// The lines at both ends, and how many were left out between them.
+/// Returns the first and the last lines, and between them how many lines were left out.
 fn first_and_last(lines: &[String]) -> Vec<String> {
     let left_out = lines.len().saturating_sub(LINES_AT_FIRST + LINES_AT_LAST);
     if left_out == 0 {
@@ -302,7 +306,7 @@ fn first_and_last(lines: &[String]) -> Vec<String> {
     first.iter().cloned().chain([between]).chain(last.iter().cloned()).collect()
 }
 
-/// A hint for a module that was not found when the function was loaded, and similar errors.
+/// A hint for a module that was not found while the function was loaded, and for similar errors.
 fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
     let quoted = |after: &str| {
         let rest = text.split_once(after)?.1;
@@ -352,8 +356,8 @@ fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
     }
 }
 
-/// Moves traffic: first on disk, then in the engine, then in the log. `revisions` are those that
-/// the new split names; all of them have been ready.
+/// Moves traffic: first on disk, then in the engine, then in the log. `revisions` are all revisions
+/// that the new split names. Each of them has had a ready instance.
 pub(super) async fn switch(
     node: &Node,
     name: &FunctionName,
@@ -368,7 +372,8 @@ pub(super) async fn switch(
     };
     let serving = Serving::new(to.split.clone(), revisions).ok_or_else(missing)?;
     let spec = &serving.live().spec;
-    // Two functions that are deployed at the same time do not see each other's routes before.
+    // Two functions that are deployed at the same time do not see each other's routes during their
+    // checks. Therefore their routes are checked again here, one function at a time.
     let _turn = match spec.routes() {
         [] => None,
         _ => Some(node.deploys.route_turn.lock().await),
@@ -396,7 +401,7 @@ pub(super) async fn switch(
     Ok(())
 }
 
-/// The parts of a split as the management API shows them.
+/// The shares of a split, in the form that the management API shows.
 pub(crate) fn shares(split: &Split) -> Vec<TrafficShare> {
     let share = |share: &mote_core::rollout::Share| TrafficShare {
         revision: share.revision,
@@ -415,7 +420,7 @@ fn no_revision(name: &FunctionName, revision: u64) -> Problem {
         .with_hint(format!("list the revisions: mote revisions {name}"))
 }
 
-/// The revision that `NAME` or `NAME@TAG` reaches, or 404 with a hint.
+/// Returns the revision that `NAME` or `NAME@TAG` reaches, or a 404 with a hint.
 pub(crate) fn route(engine: &Engine, name: &str) -> Result<mote_engine::Route, Problem> {
     if let Some(route) = engine.route(name, || None) {
         return Ok(route);

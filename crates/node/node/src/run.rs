@@ -1,12 +1,14 @@
-//! Starts the parts in order, announces readiness, and stops them in the opposite order.
+//! Starts the parts of a node in order, announces that the node is ready, and stops the parts in
+//! the opposite order.
 //!
-//! There are two runtimes: the data path (fronts and engine) on this thread, and the management API
-//! on its own thread, so that a deploy or a scrape never delays requests.
+//! There are two runtimes. The data path (fronts and engine) runs on this thread. The management
+//! API runs on a separate thread, so that a deploy or a scrape never delays requests.
 //!
-//! Each step of the start is a file here and returns a struct named after it: [`open`] the files,
-//! the [`data_path`], the addresses on which the node [`listen`]s, and the [`management`]. A
-//! [`Node`] consists of these. It can then [`bring_back`] what it had before, and serve its
-//! [`fronts`] and its [`apis`]. [`stop`] ends them.
+//! Each step of the start is a file in `run/` and returns a struct named after the step: [`open`]
+//! opens the files, [`data_path`] starts the engine, [`listen`] binds the addresses, and
+//! [`management`] makes the parts that manage the node. A [`Node`] consists of these structs. The
+//! next steps are [`bring_back`], which restores what the node had before, and [`fronts`] and
+//! [`apis`], which serve. [`stop`] ends them.
 
 mod announcement;
 mod apis;
@@ -43,8 +45,8 @@ use management::Management;
 use open::Opened;
 use thread::runtime_on_thread;
 
-/// Runs a node until it is stopped. `zygote` was forked, and what the service manager gives was
-/// taken, before any thread existed.
+/// Runs a node until it is stopped. Before any thread existed, the caller forked `zygote` and took
+/// what the service manager handed over.
 pub(crate) fn run(
     config: Config,
     deploy: &[PathBuf],
@@ -58,8 +60,8 @@ pub(crate) fn run(
     let management = runtime_on_thread("mote-admin", async { drop(stopped.await) })?;
     mote_sandbox::take_short_turns();
     let code = data_path.block_on(serve(config, deploy, zygote, manager, started, &management))?;
-    // Blocking tasks of the management side may still wait for a slow disk; the node does not wait
-    // for them.
+    // Blocking tasks of the management runtime may still wait for a slow disk. The node does not
+    // wait for these tasks.
     drop(stop_management);
     Ok(code)
 }
@@ -72,7 +74,7 @@ async fn serve(
     started: Instant,
     runtime: &Handle,
 ) -> Result<ExitCode> {
-    // Signal handlers are installed first, because a Ctrl-C during a slow start must stop it too.
+    // Signal handlers are installed first, so that Ctrl-C also stops a slow start.
     let mut signals = Signals::install()?;
     let start_can_end = runtime.spawn(end_of_start());
     let (opened, secrets) = open::open(&config, zygote, runtime).await?;
@@ -83,7 +85,8 @@ async fn serve(
     let node = Arc::new(node(config, opened, data_path, &listening, management, started));
     bring_back::bring_back(&node, &listening.platforms, runtime).await?;
 
-    // From here on, calls may have been accepted, so a signal no longer ends the process at once.
+    // From here on, the node may have accepted calls, so a signal no longer ends the process at
+    // once.
     start_can_end.abort();
     let _ = start_can_end.await;
     let mut fronts = fronts::serve(&node, &mut listening, runtime)?;
@@ -98,14 +101,16 @@ async fn serve(
     let manager = Arc::new(manager);
     manager.ready(&serving_text(&node.addresses));
     if manager.watchdog.is_some() {
-        // A task of the data path: if that hangs, the service manager hears nothing more.
+        // This task runs on the data path on purpose: if the data path hangs, the service manager
+        // hears nothing more.
         let manager = manager.clone();
         tokio::spawn(async move { manager.pet_in_time().await });
     }
     let deploying = deploy_at_start(deploy, &node.config.socket);
     let code = tokio::select! {
-        // A signal to the whole process group also ends the zygote; the node treats this as a
-        // request to stop.
+        // A signal to the whole process group also ends the zygote. The signals are checked first,
+        // so that the node then treats this as a request to stop and not as a failure of the
+        // zygote.
         biased;
         () = signals.received() => exit::DONE,
         () = node.opened.backend.helper_ended() => exit::HELPER,
@@ -124,12 +129,12 @@ async fn serve(
     }
     tokio::select! {
         () = stop::stop(&node, &mut fronts, &mut apis) => {}
-        // A second signal ends the wait.
+        // A second signal ends the wait for the stop.
         () = signals.received() => {}
     }
     tracing::info!("the node has stopped");
-    // The backend is shut down here and not in a destructor, because tasks that are still running
-    // keep their parts alive.
+    // The backend is shut down here and not by its destructor, because tasks that are still running
+    // may hold references to it.
     node.opened.backend.shut_down();
     if apis.owns_socket {
         let _ = std::fs::remove_file(&node.config.socket);
@@ -137,7 +142,7 @@ async fn serve(
     Ok(ExitCode::from(code))
 }
 
-/// The node with the parts that the first steps have returned.
+/// Makes the node from the parts that the first steps returned.
 fn node(
     config: Config,
     opened: Opened,
@@ -189,8 +194,8 @@ impl Signals {
     }
 }
 
-/// Ends the process on a signal that arrives before the node serves. The node has accepted nothing
-/// yet, the store survives such an end, and the zygote ends with its parent.
+/// Ends the process if a signal arrives before the node serves. This is safe, because the node has
+/// accepted nothing yet, the store survives such an end, and the zygote ends with its parent.
 async fn end_of_start() {
     let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
     let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return };
@@ -202,9 +207,9 @@ async fn end_of_start() {
     std::process::exit(exit::DONE.into());
 }
 
-/// `mote up PATH…` deploys like any other client: through the management socket, with the same
-/// output. What has not changed since is left alone: each start would otherwise add a revision, and
-/// undo a rollback. The child is killed if the node stops first.
+/// Deploys the paths of `mote up PATH…` as any other client does: through the management socket,
+/// with the same output. Unchanged functions are not deployed again, because otherwise each start
+/// would add a revision and undo a rollback. The child process is killed if the node stops first.
 fn deploy_at_start(paths: &[PathBuf], socket: &Path) -> Option<tokio::process::Child> {
     if paths.is_empty() {
         return None;

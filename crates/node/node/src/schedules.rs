@@ -1,4 +1,4 @@
-//! The schedules of functions: which of them the node drives, and how they are listed.
+//! The schedules of functions: which schedules this node runs, and how they are listed.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use super::Node;
 use super::accepted::Accepted;
 use super::store_work::blocking;
 
-/// The name under which the store keeps the time up to which the schedules are handled.
+/// The key under which the store keeps the time up to which schedules have been handled.
 const MARK: &str = "schedules";
-/// Most last runs whose state a list looks up in the journal.
+/// A list looks up in the journal the states of at most this many last runs.
 const STATES_MAX: usize = 1_000;
 
-/// The schedules of a node that has none yet; their runs go into the journal `shared`, or into the
-/// own one. Reads the store, so it blocks.
+/// Makes the schedules of a node, none of which is known yet. Their runs go into the journal
+/// `shared`, or if that is `None`, into the node's own journal. Blocks, because it reads the store.
 pub(super) fn open(
     store: Arc<Store>,
     journals: &Journals,
@@ -36,7 +36,7 @@ pub(super) fn open(
     Ok(Schedules::new(journals.accepting(None), Arc::new(InStore(store)), mark, runtime))
 }
 
-/// The progress is in the journal that several nodes share.
+/// Stores no progress, because the journal that several nodes share holds the progress.
 struct Unmarked;
 
 impl Marks for Unmarked {
@@ -54,7 +54,7 @@ impl Marks for InStore {
     }
 }
 
-/// Checks that this node can drive the schedules of a spec.
+/// Checks that this node can run the schedules of a spec.
 pub(super) fn check(spec: &FunctionSpec) -> Result<(), Problem> {
     for schedule in &spec.schedules {
         if let Err(error) = Times::read(schedule.clone(), 0) {
@@ -76,7 +76,7 @@ pub(super) fn check(spec: &FunctionSpec) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Drives the schedules of the revision that has become the live one, if they run on this node.
+/// Starts the schedules of a revision that has become the live one, if they run on this node.
 pub(super) async fn publish(node: &Node, live: &Arc<Revision>) {
     let name = live.spec.name.as_str();
     let seed = seed(node, live);
@@ -86,7 +86,7 @@ pub(super) async fn publish(node: &Node, live: &Arc<Revision>) {
                 Ok(known) => {
                     node.accepted.schedules.publish_after(name, &live.spec.schedules, seed, &known)
                 }
-                // The journal has just been lost to another node.
+                // Another node has just taken over the journal.
                 Err(_) => return forget(&node.accepted.schedules, &live.spec.name),
             },
             _ => return forget(&node.accepted.schedules, &live.spec.name),
@@ -98,7 +98,8 @@ pub(super) async fn publish(node: &Node, live: &Arc<Revision>) {
     }
     let schedules = node.accepted.schedules.clone();
     let live = live.clone();
-    // It may store the progress of the schedules.
+    // Publishing may write the progress of the schedules to the store, so it runs on a blocking
+    // thread.
     let published = blocking(move || {
         let published = schedules.publish(live.spec.name.as_str(), &live.spec.schedules, seed);
         report(&live, published);
@@ -106,7 +107,7 @@ pub(super) async fn publish(node: &Node, live: &Arc<Revision>) {
     let _ = published.await;
 }
 
-/// What the nodes before this one have left of the schedules of a function.
+/// The progress that other nodes made with the function's schedules before this node took over.
 async fn known(journal: &Journal, function: &str) -> Result<Vec<Known>, AcceptError> {
     let runs = journal.schedule_runs(function).await?.into_iter();
     let known = runs.map(|run| Known {
@@ -117,7 +118,7 @@ async fn known(journal: &Journal, function: &str) -> Result<Vec<Known>, AcceptEr
     Ok(known.collect())
 }
 
-/// Looks at all schedules again, because this node has begun or ended to run a journal.
+/// Starts or ends all schedules again, because this node has begun or stopped running a journal.
 pub(crate) async fn moved(node: &Node, journal: &str) {
     if node.config.schedule_journal.as_deref() == Some(journal) {
         for live in node.data_path.engine.list() {
@@ -126,8 +127,8 @@ pub(crate) async fn moved(node: &Node, journal: &str) {
     }
 }
 
-/// Drives the schedules of a function that the node had before it was started. Those of a journal
-/// that nodes share begin when the node runs that journal.
+/// Starts the schedules of a function that the node had before it was restarted. Schedules in a
+/// journal that several nodes share start only when this node runs that journal.
 pub(super) fn bring_back(node: &Node, live: &Revision) {
     if node.config.schedule_journal.is_some() {
         return;
@@ -148,8 +149,8 @@ pub(super) fn forget(schedules: &Schedules, name: &FunctionName) {
     schedules.remove(name.as_str());
 }
 
-/// A number that differs between nodes and functions and survives restarts and redeploys. It
-/// determines the jitter.
+/// A number that determines the jitter. It differs between nodes and functions, and stays the same
+/// after restarts and redeploys.
 fn seed(node: &Node, revision: &Revision) -> u64 {
     let host = rustix::system::uname();
     let created = node.deployed.created_at_ms(revision).to_le_bytes();
@@ -162,7 +163,7 @@ pub(crate) fn of(schedules: &Schedules, function: &FunctionName) -> Vec<Schedule
     schedules.list(Some(function.as_str())).into_iter().map(described).collect()
 }
 
-/// All schedules, with the states of their last runs.
+/// All schedules, each with the state of its last run.
 pub(crate) async fn list(accepted: &Accepted) -> ScheduleList {
     let mut schedules: Vec<Schedule> = Vec::new();
     let mut looked_up = 0;

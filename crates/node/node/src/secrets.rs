@@ -17,17 +17,18 @@ use crate::config::Config;
 use crate::unusable::unusable;
 
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
-/// Largest sum of all values of one function in bytes: one message of 160 KiB carries them to its
-/// sandbox.
+/// Largest sum of all secret values of one function, in bytes. One message of 160 KiB carries them
+/// to the function's sandbox.
 const FUNCTION_BYTES_MAX: usize = 128 << 10;
-/// Most secrets of a namespace that is not the default one, and most bytes of them, encrypted.
+/// Limits of each namespace except the default one: the number of secrets, and their encrypted size
+/// in bytes.
 const NAMESPACE_SECRETS_MAX: u64 = 256;
 const NAMESPACE_BYTES_MAX: u64 = 4 << 20;
-/// The key of nodes whose configuration names none, in the data folder.
+/// The file in the data folder that holds the key if the configuration names no key.
 const KEY_FILE: &str = "secrets.key";
 
-/// Reads the keys and the secrets. What another key or none encrypted is encrypted with the first
-/// key from now on. Blocks.
+/// Reads the keys and the secrets. Secrets that are not yet encrypted with the first key are
+/// encrypted with it now. Blocks.
 pub(super) fn open(config: &Config, store: &Store) -> Result<Secrets> {
     let own = store.root().join(KEY_FILE);
     let own_source = KeySource::File(own.clone());
@@ -47,8 +48,8 @@ pub(super) fn open(config: &Config, store: &Store) -> Result<Secrets> {
         make_key_file(&own).map_err(|error| wrong(error.to_string()))?;
     }
     let mut keys = Keys::load(first, others).map_err(|error| wrong(error.to_string()))?;
-    // The key from before the configuration named one: if it is not usable, the node starts all the
-    // same.
+    // This key was used before the configuration named one. Even if it is not usable, the node
+    // starts.
     if !is_own_first && own.exists() {
         match keys.add(&own_source) {
             Ok(()) => tracing::info!(
@@ -78,7 +79,7 @@ pub(super) fn open(config: &Config, store: &Store) -> Result<Secrets> {
         store.replace_secrets(&all)?;
         tracing::info!(key = %first, "the secrets are encrypted with this key now");
     }
-    // The disk may be full; the next start tries again.
+    // The disk may be full. The next start tries again.
     if let Err(error) = store.clean_secrets() {
         tracing::warn!(
             "secrets that earlier versions stored in plain text may still be in mote.db: {error}"
@@ -95,7 +96,7 @@ pub(crate) async fn list(store: &Arc<Store>, engine: &Engine) -> Result<SecretLi
     Ok(SecretList { secrets })
 }
 
-/// A secret with the functions whose live revisions read it.
+/// A secret, with the functions whose live revisions read it.
 pub(crate) fn described(engine: &Engine, name: String) -> Secret {
     let live = engine.list();
     let (namespace, own) = of_kept(&name);
@@ -137,8 +138,8 @@ pub(super) fn check(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem>
     Ok(())
 }
 
-/// Creates or replaces a secret; `replace` says whether it must exist already. Returns whether it
-/// did.
+/// Creates or replaces a secret. `replace` says whether the secret must already exist, or must not
+/// exist; with `None`, both are accepted. Returns whether the secret existed.
 pub(crate) async fn put(
     store: &Arc<Store>,
     engine: &Engine,
@@ -168,7 +169,7 @@ pub(crate) async fn put(
     Ok(existed)
 }
 
-/// Whether a secret may be put to what is there.
+/// Checks whether a secret of this size may be stored next to those that exist.
 fn may_put(
     name: &str,
     bytes: u64,
@@ -207,7 +208,7 @@ pub(crate) async fn remove_all_of(
     Ok(())
 }
 
-/// Removes a secret. Running instances keep their copies.
+/// Removes a secret. Running instances keep their copies of it.
 pub(crate) async fn remove(
     store: &Arc<Store>,
     engine: &Engine,
@@ -221,7 +222,7 @@ pub(crate) async fn remove(
     Ok(())
 }
 
-/// The answer to a value that is not valid.
+/// The error for a value that is not valid.
 pub(crate) fn not_a_value() -> Problem {
     let text = format!("value: text of at most {} KiB, without NUL", VALUE_BYTES_MAX >> 10);
     Problem::new(422, "M0303", text).with_field("value")

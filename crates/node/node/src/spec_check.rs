@@ -1,4 +1,4 @@
-//! Checks whether this node can run what a spec asks for.
+//! Checks whether this node can run a function with a given spec.
 
 use mote_api::Problem;
 use mote_engine::Engine;
@@ -10,7 +10,7 @@ use mote_spec::{Access, FunctionSpec, Recipient};
 use super::{Node, schedules, secrets};
 use crate::config::Config;
 
-/// The checks of a spec that need no instance.
+/// Runs all checks of a spec that need no instance.
 pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     let errors = spec.check();
     if let Some(first) = errors.first() {
@@ -24,7 +24,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     if let Some(Err((field, wanted))) = spec.webhook.as_deref().map(mote_access::webhook::check) {
         return Err(Problem::new(422, "M0303", format!("access.{field}: {wanted}")));
     }
-    // The node's own mode is not enough, because another start of the node may have another one.
+    // The node's default mode does not count, because the node may be started with another default.
     if spec.scale.balance == Balance::PerCaller && !mote_access::knows_callers(spec.access) {
         let name = &spec.name;
         let text = match spec.access {
@@ -87,11 +87,11 @@ fn recipients(spec: &FunctionSpec) -> impl Iterator<Item = (&'static str, &Recip
     all.into_iter().filter_map(|(key, recipient)| Some((key, recipient.as_ref()?)))
 }
 
-/// Fails if another function has a route that overlaps a route of `spec`.
+/// Fails if a route of another function overlaps a route of `spec`.
 pub(super) fn route_conflict(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem> {
     let Some((rule, other)) = engine.route_conflict(spec) else { return Ok(()) };
     let host = rule.host.unwrap_or_default();
-    // The owners of a namespace do not know the functions of others.
+    // Owners of a namespace must not learn the names of functions in other namespaces.
     let other = match other.namespace() == spec.name.namespace() {
         true => format!("the function {other}"),
         false => "another function of the node".to_owned(),
@@ -104,7 +104,7 @@ pub(super) fn route_conflict(engine: &Engine, spec: &FunctionSpec) -> Result<(),
     Err(Problem::new(409, "M0422", text).with_field("route").with_hint(hint))
 }
 
-/// A warning about permitted origins without an effect.
+/// Returns a warning if the permitted origins have no effect.
 pub(super) fn cors_warning(config: &Config, spec: &FunctionSpec) -> Option<String> {
     spec.http.as_ref()?.cors.as_ref()?;
     (config.access_of(spec.access) == Access::Local).then(|| {
@@ -114,9 +114,9 @@ pub(super) fn cors_warning(config: &Config, spec: &FunctionSpec) -> Option<Strin
     })
 }
 
-/// Warnings about routes without an effect: those that the name of another function hides, because paths
-/// below `/NAME` belong to the function of this name; those that this function hides; and hosts of a
-/// function that is closed to other machines.
+/// Warnings about routes without an effect: routes of `spec` that another function's name hides,
+/// because paths below `/NAME` belong to the function NAME; routes of other functions that this
+/// function hides; and routes with a host if the function is closed to other machines.
 pub(super) fn route_warnings(engine: &Engine, config: &Config, spec: &FunctionSpec) -> Vec<String> {
     let everywhere = |spec: &FunctionSpec| {
         let rules = spec.routes().iter().filter(|rule| rule.host.is_none());
@@ -159,7 +159,8 @@ pub(super) fn route_warnings(engine: &Engine, config: &Config, spec: &FunctionSp
     warnings
 }
 
-/// Recipients of results and called functions that do not work yet but may work later.
+/// Warnings about recipients of results and about called functions that do not work yet but may
+/// work later.
 pub(super) fn recipient_warnings(
     engine: &Engine,
     outgoing: &Outgoing,

@@ -19,7 +19,7 @@ pub(super) async fn with_store<T: Send + 'static>(
         .map_err(|error| store_problem(&error))
 }
 
-/// An error of the store as an answer.
+/// Converts an error of the store into an answer.
 pub(crate) fn store_problem(error: &StoreError) -> Problem {
     let status = match error {
         StoreError::Archive(archive) => archive.http_status(),
@@ -32,7 +32,7 @@ pub(crate) fn store_problem(error: &StoreError) -> Problem {
     Problem { hint: error.hint().map(str::to_owned), ..problem }
 }
 
-/// A task of ours that panicked or was cancelled.
+/// The answer if one of the node's own tasks panicked or was cancelled.
 pub(super) fn internal(error: &JoinError) -> Problem {
     tracing::error!(%error, "deploy task failed");
     Problem::new(500, "M0599", "the node could not deploy the function; see its log")

@@ -1,4 +1,4 @@
-//! The lock on the revisions of a function: one change of each function at a time.
+//! Lets only one change of each function's revisions run at a time.
 
 use super::failed_logs::FailedLogs;
 use std::collections::HashSet;
@@ -10,30 +10,30 @@ use mote_spec::FunctionName;
 use mote_tenants::namespaces::{Change, Namespaces};
 use parking_lot::Mutex;
 
-/// Turns of deploys, and what failed ones left.
+/// The turns of deploys, and the logs of failed deploys.
 #[derive(Default)]
 pub(crate) struct Deploys {
     pub(crate) deploying: Deploying,
     pub(crate) failed_logs: FailedLogs,
     /// Held while a Go function is built, because all builds share one compiler cache.
     pub(crate) go_builds: mote_tenants::namespaces::Turns,
-    /// Held while a function with routes begins to serve.
+    /// Held while a function with routes begins to serve, so that overlapping routes are found.
     pub(crate) route_turn: tokio::sync::Mutex<()>,
 }
 
-/// Names that are being deployed now: two simultaneous deploys of one function would compete for
+/// Functions that are being changed now. Two simultaneous deploys of one function would compete for
 /// the newer number.
 #[derive(Default)]
 pub(crate) struct Deploying(Mutex<HashSet<FunctionName>>);
 
-/// The right to change one function's revisions, until dropped.
+/// The right to change the revisions of one function, held until drop.
 pub(crate) struct Turn<'a> {
     deploying: &'a Deploying,
     name: FunctionName,
     _change: Option<Change>,
 }
 
-/// Begins a change of `name`, or fails because another one is under way.
+/// Begins a change of `name`. Fails if another change of the function is under way.
 pub(crate) fn turn<'a>(
     deploying: &'a Deploying,
     namespaces: &Arc<Namespaces>,
@@ -43,7 +43,8 @@ pub(crate) fn turn<'a>(
     claimed(deploying, name, change)
 }
 
-/// The same for the removal of the whole namespace of `name`, which lets nothing else begin.
+/// Begins the removal of `name` while its whole namespace is being removed. In that time, [`turn`]
+/// fails.
 pub(crate) fn last_turn<'a>(
     deploying: &'a Deploying,
     name: &FunctionName,
@@ -51,7 +52,8 @@ pub(crate) fn last_turn<'a>(
     claimed(deploying, name, None)
 }
 
-/// Functions of a namespace, other than `name`, that are deployed for the first time now.
+/// Counts the functions of a namespace, without `name`, that are now being deployed for the first
+/// time.
 pub(crate) fn new_ones(
     deploying: &Deploying,
     engine: &Engine,

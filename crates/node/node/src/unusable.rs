@@ -1,4 +1,4 @@
-//! Settings that the node cannot use, as errors that `mote up` explains.
+//! Errors about settings that the node cannot use. `mote up` explains them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,16 +7,16 @@ use std::net::SocketAddr;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}")]
 pub(crate) struct AddressError {
-    /// The setting it comes from.
+    /// The setting that contains the address.
     pub(crate) key: &'static str,
     pub(crate) address: SocketAddr,
     #[source]
     pub(crate) source: io::Error,
-    /// Further settings whose address is in use.
+    /// Other settings whose addresses are in use as well.
     pub(crate) others: Vec<(&'static str, SocketAddr)>,
 }
 
-/// A setting names something that the node cannot use; another start would fail in the same way.
+/// A setting names something that the node cannot use, so another start would fail in the same way.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {text}")]
 pub(crate) struct SettingError {
@@ -24,12 +24,12 @@ pub(crate) struct SettingError {
     pub(crate) text: String,
 }
 
-/// Makes an error for such a setting.
+/// Makes the error for a setting that the node cannot use.
 pub(super) fn unusable(key: &'static str, text: String) -> anyhow::Error {
     SettingError { key, text }.into()
 }
 
-/// An address that cannot be used, as an error with a remedy.
+/// Makes the error for an address on which the node cannot listen.
 pub(super) fn busy(key: &'static str, address: SocketAddr, error: io::Error) -> anyhow::Error {
     AddressError { key, address, source: error, others: Vec::new() }.into()
 }

@@ -1,4 +1,4 @@
-//! The life of the process of a node: the zygote, the log, the node, the exit code.
+//! Runs the process of a node: the zygote, the log, the node, and the exit code.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,15 +11,15 @@ use mote_store::StoreError;
 use crate::config::Config;
 use crate::unusable::{AddressError, SettingError};
 
-/// Starts the node and serves until it is stopped; `deploy` are projects to deploy once it is
-/// ready.
+/// Starts the node and serves until it is stopped. `deploy` are the projects to deploy once the
+/// node is ready.
 ///
-/// The process must have one thread when this is called: the zygote, which makes sandboxes, is
-/// forked first. Before that, the node takes what the service manager has given it, so that the
-/// zygote inherits nothing of it.
+/// The process must have only one thread when this is called, because the zygote, which makes
+/// sandboxes, is forked first. Before the fork, the node takes what the service manager handed
+/// over, so that the zygote inherits none of it.
 pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
-    // A sandbox reads the code of its function as another user, which a stricter umask would forbid.
-    // Files with secrets are made with a mode that only their owner can read.
+    // Each sandbox reads its function's code as another user, which a stricter umask would prevent.
+    // Files with secrets are made with a mode that lets only their owner read them.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     raise_open_files();
     mote_store::seal::forbid_core_files();
@@ -50,30 +50,31 @@ pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
     }
 }
 
-/// Writes a line to stderr, if there is still someone to read it.
+/// Writes a line to stderr, and ignores the error if nobody reads stderr any more.
 fn tell(text: std::fmt::Arguments<'_>) {
     use io::Write as _;
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Raises the soft limit of open files to the hard one, which needs no privilege.
+/// Raises the soft limit of open files to the hard limit, which needs no privilege.
 ///
-/// Every connection is a descriptor, and the usual soft limit of 1024 exists for programs that use
-/// select(2), which this one does not. Instances get limits of their own, whatever the node's
-/// limits are.
+/// Every connection is a descriptor. The usual soft limit of 1024 exists for programs that use
+/// select(2), which this program does not use. Instances have their own limits, which do not depend
+/// on the node's.
 fn raise_open_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // If the kernel refuses, the limit stays as it was, and the node can only hold fewer
+    // If the kernel refuses, the limit stays unchanged, and the node can only hold fewer
     // connections.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// The node's own log goes to stderr: as text on a terminal, as JSON lines otherwise.
+/// Starts the node's own log, which goes to stderr: as text on a terminal, as JSON lines otherwise.
 ///
-/// If nothing reads it any more, its lines are lost and nothing else happens. The subscriber would
-/// otherwise print that it cannot print, and so end whatever had a line to log.
+/// If nothing reads stderr any more, the lines are lost and nothing else happens. With the default,
+/// the subscriber would try to print its own error, and that failure would end the task that logged
+/// the line.
 fn start_log() {
     use std::io::IsTerminal as _;
     use tracing_subscriber::filter::LevelFilter;
@@ -88,9 +89,9 @@ fn start_log() {
     }
 }
 
-/// Writes text in which nothing steers the terminal that shows it: lines quote what strangers sent. The
-/// subscriber escapes C0 and, on a terminal, uses it for colours; this takes care of C1 and of Unicode's
-/// bidirectional controls.
+/// Writes text in which no character can control the terminal that shows it, because log lines
+/// quote what strangers sent. The subscriber escapes C0 characters, and uses them for colours on a
+/// terminal. This type replaces C1 characters and Unicode's bidirectional controls.
 struct Harmless<W>(W);
 
 impl<W: io::Write> io::Write for Harmless<W> {
@@ -113,7 +114,7 @@ impl<W: io::Write> io::Write for Harmless<W> {
     }
 }
 
-/// The failure and its remedy.
+/// Returns the text of an error with its remedy, and the exit code.
 fn explain(error: &anyhow::Error) -> (String, u8) {
     if let Some(busy) = error.downcast_ref::<AddressError>() {
         let AddressError { key, address, source, others } = busy;
@@ -124,7 +125,7 @@ fn explain(error: &anyhow::Error) -> (String, u8) {
                 let ip = address.ip();
                 format!("error[M0210]: port {port} is already in use on {ip}\n")
             });
-            // Only the addresses that are in use have to change.
+            // Only the addresses that are in use have to change, so only their flags are shown.
             let flags = all().map(|(key, address)| {
                 format!("--{} :{}", key.replace('_', "-"), address.port().saturating_add(1))
             });
@@ -142,8 +143,8 @@ fn explain(error: &anyhow::Error) -> (String, u8) {
     }
     if let Some(store) = error.downcast_ref::<StoreError>() {
         let hint = store.hint().map(|hint| format!("\n  {hint}")).unwrap_or_default();
-        // A service manager starts the node again where that may help: when the other node has
-        // ended, or the disk has room.
+        // With this code, a service manager starts the node again. It is used where another start
+        // may succeed: after the other node has ended, or when the disk has room.
         let exit = match store {
             StoreError::InUse { .. } => exit::BUSY,
             StoreError::DiskFull { .. } | StoreError::Io { .. } => exit::FAILED,

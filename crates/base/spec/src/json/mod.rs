@@ -1,10 +1,10 @@
 //! The form in which specs are stored and travel with code: a JSON object of version 1.
 //!
-//! [`FunctionSpec`] may change with the code. This form must not change, because databases and
-//! archives of earlier builds hold it: a field that is added has a default, and any other change is
-//! a new version, which is converted to [`FunctionSpec`] when it is read. Fields that this version
-//! does not have are refused, so that a node never runs a function without a setting that its spec
-//! requires. It must not know how a spec is made or obeyed.
+//! [`FunctionSpec`] may change with the code, but this form must not change, because databases and
+//! archives of earlier builds contain it. A field that is added must have a default. Any other
+//! change needs a new version, which is converted to [`FunctionSpec`] when it is read. Fields that
+//! this version does not have are refused, so that a node never runs a function without a setting
+//! that its spec requires. This module must not know how a spec is made or obeyed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The version that this crate writes, and the newest that it reads.
+/// The version that this crate writes. It is also the newest version that this crate reads.
 pub const SPEC_VERSION: u32 = 1;
 
-/// Why a stored or shipped spec was not read.
+/// Why a stored or shipped spec could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecReadError {
-    /// A newer build than this one wrote it.
+    /// A newer build has written the spec.
     #[error("its version is {0}, and this build reads versions up to {max}", max = SPEC_VERSION)]
     TooNew(u32),
-    /// It is not a spec of its version.
+    /// The text is not a spec of its version.
     #[error(transparent)]
     Malformed(#[from] serde_json::Error),
 }
 
-/// Reads a spec from JSON. The values are not checked: see [`FunctionSpec::check`].
+/// Reads a spec from JSON. The values are not checked; call [`FunctionSpec::check`] for that.
 pub fn from_json(json: &[u8]) -> Result<FunctionSpec, SpecReadError> {
     #[derive(Deserialize)]
     struct Versioned {
@@ -57,7 +57,7 @@ fn is_default(rules: &AsyncRules) -> bool {
     *rules == AsyncRules::default()
 }
 
-/// At first, specs were stored without a version; they have the form of version 1.
+/// At first, specs were stored without a version. Their form is that of version 1.
 fn version_1() -> u32 {
     1
 }
@@ -218,8 +218,8 @@ struct ScheduleV1 {
     call: ScheduledCall,
 }
 
-/// Converts between two structs with the same field names, in both directions. A field that only
-/// one of them has causes a compile error.
+/// Converts between two structs with the same field names, in both directions. If only one of them
+/// has a field, this does not compile.
 macro_rules! convert {
     ($($here:ident <=> $there:ident { $($field:ident),* })*) => {$(
         impl From<$here> for $there {
@@ -335,9 +335,10 @@ mod tests {
 
     use super::*;
 
-    /// A spec with every field of version 1. It never changes, because databases hold it.
+    /// A spec with every field of version 1. This text must never change, because databases contain
+    /// such specs.
     const FULL: &str = include_str!("v1_full.json");
-    /// The smallest spec of version 1, as it was stored before specs had a version.
+    /// The smallest spec of version 1, in the form that was stored before specs had a version.
     const LEAST: &str = include_str!("v1_least.json");
 
     fn read(json: &Value) -> Result<FunctionSpec, SpecReadError> {

@@ -1,4 +1,4 @@
-//! `[access]`: who may call a function.
+//! Reads `[access]`: who may call a function.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::toml_reader::{Lined, Section, TomlReader};
 
 use super::{FunctionManifest, TOP_KEYS, read_word};
 
-/// Who may call a function.
+/// The access modes that a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessName {
     /// `public`.
@@ -56,11 +56,11 @@ const OF_WEBHOOKS: [&str; 9] = [
 ];
 /// The keys of a webhook that belong to the scheme `hmac`.
 const OF_HMAC: [&str; 6] = ["header", "prefix", "encoding", "algorithm", "timestamp", "signed"];
-/// How far the time of a signature may be from the clock of the node, as in the libraries of Stripe and
-/// Standard Webhooks.
+/// The default for how much the time of a signature may differ from the node's clock. The libraries
+/// of Stripe and Standard Webhooks use the same value.
 const WINDOW_MS_DEFAULT: u64 = 300_000;
 
-/// Why the word of a mode is not enough to say who may call a function; `None` for other words.
+/// If a mode needs more settings than its word, returns the reason. Returns `None` for other words.
 pub fn access_needs_more(word: &str) -> Option<&'static str> {
     match word {
         "jwt" => {
@@ -73,13 +73,13 @@ pub fn access_needs_more(word: &str) -> Option<&'static str> {
     }
 }
 
-/// Reads the mode that one word can say: `public`, `key`, `basic`, `mtls` or `local`.
+/// Reads a mode that needs no other settings: `public`, `key`, `basic`, `mtls` or `local`.
 pub fn access(word: &str) -> Option<AccessName> {
     let found = ACCESSES.iter().find(|(known, _)| *known == word).map(|(_, access)| *access);
     found.filter(|access| !matches!(access, AccessName::Jwt | AccessName::Webhook))
 }
 
-/// The word of a scheme of signed requests.
+/// The schemes of signed requests that a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchemeName {
     /// `github`.
@@ -103,7 +103,7 @@ const SCHEMES: [(&str, SchemeName); 5] = [
     ("hmac", SchemeName::Hmac),
 ];
 
-/// How a signature is written.
+/// The encodings of a signature that a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EncodingName {
     /// `hex`.
@@ -112,7 +112,7 @@ pub enum EncodingName {
     Base64,
 }
 
-/// The hash function of a signature.
+/// The hash functions that a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HashName {
     /// `sha256`.
@@ -121,7 +121,7 @@ pub enum HashName {
     Sha512,
 }
 
-/// The signed requests that a function accepts, not yet checked.
+/// The rules for signed requests, not yet checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WebhookManifest {
     /// The line of the section.
@@ -146,7 +146,7 @@ pub struct WebhookManifest {
     pub signed: Option<String>,
 }
 
-/// The tokens that a function accepts, not yet checked.
+/// The rules for callers' tokens, not yet checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokensManifest {
     /// The line of the section.
@@ -188,7 +188,7 @@ pub(super) fn read(
         }
         Some(AccessName::Webhook) => function.webhook = Some(read_webhook(reader, at, line)),
         Some(_) => {}
-        // This mistake is reported already.
+        // The mode itself is wrong, and this mistake has already been reported.
         None => return,
     }
     for (of, word, keys) in [

@@ -1,4 +1,4 @@
-//! `[async]`: how the accepted invocations of a function are run.
+//! Reads `[async]`: how the accepted invocations of a function are run.
 
 use crate::toml_reader::{Lined, Section, TomlReader};
 
@@ -17,16 +17,16 @@ pub(super) const KEYS: [&str; 8] = [
 const ATTEMPTS_MAX: u64 = 100;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
-/// `[async]`; units in the names.
+/// `[async]`. The names of the fields contain the units.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AsyncManifest {
-    /// `attempts`, in total.
+    /// `attempts`: the number in total.
     pub attempts: Option<u32>,
     /// `backoff`: the pause before the second attempt.
     pub backoff_ms: Option<u64>,
     /// `backoff_max`: the longest pause.
     pub backoff_ms_max: Option<u64>,
-    /// `retry`: the failures after which it is tried again.
+    /// `retry`: the failures after which an invocation is tried again.
     pub retry: Option<Vec<RetryName>>,
     /// `max_age`.
     pub age_ms_max: Option<u64>,
@@ -52,7 +52,7 @@ pub enum RetryName {
 const RETRIES: [(&str, RetryName); 3] =
     [("error", RetryName::Error), ("timeout", RetryName::Timeout), ("status", RetryName::Status)];
 
-/// What may receive a result.
+/// The recipients of results that a manifest may name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecipientName {
     /// `{ function = "NAME" }`, not yet checked against the rule for names.

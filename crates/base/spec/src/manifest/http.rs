@@ -1,4 +1,4 @@
-//! `[http]`: what the HTTP fronts require of requests, and what they tell browsers.
+//! Reads `[http]`: what the HTTP fronts require of requests, and what they tell browsers.
 
 use std::num::NonZeroU16;
 
@@ -10,14 +10,15 @@ use super::{FunctionManifest, GIB, HOUR_MS, KIB, TOP_KEYS, read_methods};
 pub(super) const KEYS: [&str; 6] =
     ["methods", "headers", "body_max", "compress", "node_port", "cors"];
 const CORS_KEYS: [&str; 6] = ["origins", "methods", "headers", "expose", "credentials", "max_age"];
-/// Methods of requests that browsers send to other origins without asking first.
+/// Methods that browsers use for requests to other origins without asking first.
 const SIMPLE_METHODS: [&str; 3] = ["GET", "HEAD", "POST"];
-/// Whether a function never sees this field: it describes a connection, or the node answers or sets it.
+/// Whether a function never receives this field, because the field describes a connection, or
+/// because the node answers it or sets it.
 fn is_hidden(name: &str) -> bool {
     is_hop_by_hop(name.as_bytes()) || matches!(name, "expect" | "mote-caller")
 }
 
-/// `[http]` without what other keys say too.
+/// The keys of `[http]` whose settings have no other place in a manifest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HttpManifest {
     /// `headers`, in lower case.
@@ -30,7 +31,7 @@ pub struct HttpManifest {
     pub node_port: Option<NonZeroU16>,
 }
 
-/// `[http.cors]`, complete; origins are not yet checked.
+/// `[http.cors]`, complete. Its origins are not yet checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CorsManifest {
     /// `origins`.
@@ -47,7 +48,8 @@ pub struct CorsManifest {
     pub max_age_s: Option<u32>,
 }
 
-/// Reads `[http]`, after the keys of the function and `[limits]`.
+/// Reads `[http]`. Must be called after the keys of the function and `[limits]` were read, because
+/// some settings have a key in both places.
 pub(super) fn read(
     reader: &mut TomlReader<'_>,
     section: &Section<'_>,
@@ -129,7 +131,7 @@ fn read_cors(
     Some(cors)
 }
 
-/// Reads an array of names of fields, in lower case; `any` also allows `*`.
+/// Reads an array of field names and converts them to lower case. With `any`, `*` is also allowed.
 fn names(
     reader: &mut TomlReader<'_>,
     at: &Section<'_>,

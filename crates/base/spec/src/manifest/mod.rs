@@ -1,10 +1,10 @@
 //! Reads `mote.toml` key by key and reports every mistake with its line.
 //!
-//! No key has a default here: a missing key stays `None`. Defaults, guesses from files and rules
-//! that need the code are applied when a manifest becomes a spec.
+//! No key has a default here: a missing key stays `None`. Defaults, guesses from files, and rules
+//! that need the code are applied later, when a manifest becomes a spec.
 //!
-//! One file because every key occurs in the list of its section, in the type that holds it, and in
-//! the code that reads it; a new key changes all three.
+//! This is one file, because each key occurs in the list of its section, in the type that holds the
+//! key, and in the code that reads the key. A new key changes all three.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub use static_files::StaticManifest;
 
 /// The file name.
 pub const FILE_NAME: &str = "mote.toml";
-/// Most functions in one file; a longer list is probably a mistake of a generator.
+/// Most functions in one file. A longer list is probably a mistake of a generator.
 pub const FUNCTIONS_MAX: usize = 200;
 
 const KIB: u64 = 1 << 10;
@@ -76,7 +76,7 @@ const SCALE_KEYS: [&str; 10] =
     ["min", "max", "idle", "queue", "policy", "target", "start", "balance", "pause", "spare"];
 const ALLOW_KEYS: [&str; 3] = ["net", "functions", "mqtt"];
 const KV_KEYS: [&str; 2] = ["shared", "quota"];
-/// The sections to which the keys belong that are often written elsewhere.
+/// Keys that are often written in the wrong section, with the sections to which they belong.
 const SECTIONS: [(&str, &[&str]); 10] = [
     ("[limits]", &LIMIT_KEYS),
     ("[scale]", &SCALE_KEYS),
@@ -90,49 +90,49 @@ const SECTIONS: [(&str, &[&str]); 10] = [
     ("[[trigger]]", &schedule::KEYS),
 ];
 
-/// A manifest: one function, or several that share the folder.
+/// A manifest. It describes one function, or several functions that share the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
-    /// The functions in order of their names; a single function without a name if the file
-    /// describes one.
+    /// The functions, in the order of their names. If the file describes a single function, it may
+    /// have no name.
     pub functions: Vec<FunctionManifest>,
 }
 
-/// The settings of one function; `None` for those that the manifest does not contain.
+/// The settings of one function. A setting that the manifest does not contain is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FunctionManifest {
-    /// `name`, which is not yet checked against the rule for names.
+    /// `name`, not yet checked against the rule for names.
     pub name: Option<Lined<String>>,
     /// `python`, `node`, `go`, `exec`, `server` or `chain`.
     pub runtime: Option<Lined<RuntimeName>>,
-    /// The platform the code was written for.
+    /// `compat`: the platform for which the code was written.
     pub compat: Option<Lined<PlatformName>>,
-    /// The contract of that platform, if it has several.
+    /// `template`: the name of the platform's contract, if the platform has several.
     pub template: Option<Lined<String>>,
-    /// The port of a server.
+    /// `port`: the port of a server.
     pub port: Option<Lined<u16>>,
-    /// What a server speaks: `http1` or `h2c`.
+    /// `protocol`: the protocol that a server speaks, `http1` or `h2c`.
     pub protocol: Option<Lined<ProtocolName>>,
-    /// `[access] mode`: who may call it.
+    /// `[access] mode`: who may call the function.
     pub access: Option<AccessName>,
-    /// The other keys of `[access]`, for callers with tokens; exactly with the mode `jwt`.
+    /// The keys of `[access]` for callers with tokens. Present if and only if the mode is `jwt`.
     pub tokens: Option<TokensManifest>,
-    /// The names of clients' certificates that it accepts; only with the mode `mtls`.
+    /// `[access] callers`: accepted names in client certificates. Only with the mode `mtls`.
     pub callers: Option<Lined<Vec<String>>>,
-    /// The same for signed requests; exactly with the mode `webhook`.
+    /// The keys of `[access]` for signed requests. Present if and only if the mode is `webhook`.
     pub webhook: Option<WebhookManifest>,
-    /// Whether each instance may write to its code.
+    /// `writable`: whether each instance may write to its copy of the code.
     pub writable: Option<bool>,
-    /// Whether a program or server reaches the services of the node.
+    /// `services`: whether a program or server reaches the services of the node.
     pub services: Option<Lined<bool>>,
-    /// `module:object` or a file path.
+    /// `entry`: `module:object`, or the path of a file.
     pub entry: Option<Lined<String>>,
-    /// Program and arguments.
+    /// `command`: the program and its arguments.
     pub command: Option<Lined<Vec<String>>>,
-    /// Upper-case methods.
+    /// `methods`, in upper case.
     pub methods: Option<Vec<String>>,
-    /// Names of secrets that the function reads as files, not yet checked against the rule for
-    /// names.
+    /// `secrets`: names of secrets that the function reads as files, not yet checked against the
+    /// rule for names.
     pub secrets: Vec<String>,
     /// `[limits]`.
     pub limits: LimitsManifest,
@@ -140,7 +140,7 @@ pub struct FunctionManifest {
     pub scale: ScaleManifest,
     /// `[env]`.
     pub env: BTreeMap<String, String>,
-    /// Variables of `[env]` that are secrets: the variable and the name of the secret.
+    /// Variables of `[env]` whose values are secrets. Maps each variable to the name of its secret.
     pub secret_env: BTreeMap<String, String>,
     /// `[http]`.
     pub http_rules: HttpManifest,
@@ -154,7 +154,7 @@ pub struct FunctionManifest {
     pub coap: Option<Lined<CoapManifest>>,
     /// The triggers with `cron` or `every`, each with the line of its section.
     pub schedules: Vec<Lined<ScheduleManifest>>,
-    /// `mqtt = "filter"` of each such trigger.
+    /// The triggers with `mqtt = "filter"`.
     pub mqtt: Vec<MqttManifest>,
     /// `[allow] net`.
     pub egress: Vec<Destination>,
@@ -170,7 +170,7 @@ pub struct FunctionManifest {
     pub shared_state: Vec<String>,
     /// `[kv] quota`.
     pub state_quota_bytes: Option<u64>,
-    /// `[build] command`, run by a shell in the project folder before packing.
+    /// `[build] command`, which a shell runs in the project folder before packing.
     pub build_command: Option<String>,
 }
 
@@ -191,7 +191,7 @@ pub enum RuntimeName {
     Chain,
 }
 
-/// What a server speaks with its node.
+/// The protocols of servers that a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProtocolName {
     /// `http1`.
@@ -229,7 +229,7 @@ const PLATFORMS: [(&str, PlatformName); 7] = [
     ("fission", PlatformName::Fission),
 ];
 
-/// `[limits]`; units in the names.
+/// `[limits]`. The names of the fields contain the units.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LimitsManifest {
     /// `memory`.
@@ -260,18 +260,18 @@ pub struct LimitsManifest {
     pub caller_calls_at_once: Option<u32>,
 }
 
-/// Calls in a time.
+/// A number of calls in a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateManifest {
-    /// Calls in `period_ms`.
+    /// The calls in `period_ms`.
     pub calls: u32,
-    /// Milliseconds.
+    /// The period in milliseconds.
     pub period_ms: u64,
-    /// Calls that may come at once.
+    /// Calls that may arrive at once.
     pub burst: u32,
 }
 
-/// `[scale]`; units in the names.
+/// `[scale]`. The names of the fields contain the units.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScaleManifest {
     /// `min`.
@@ -284,7 +284,7 @@ pub struct ScaleManifest {
     pub queue: Option<u32>,
     /// `policy`.
     pub policy: Option<PolicyName>,
-    /// `target`: in percent if the policy measures CPU or memory.
+    /// `target`. It is a percentage if the policy measures CPU or memory.
     pub target: Option<u32>,
     /// `start`.
     pub start: Option<StartName>,
@@ -354,7 +354,7 @@ const POLICIES: [(&str, PolicyName); 8] = [
     ("openfaas", PolicyName::OpenFaas),
 ];
 
-/// Whether an instance runs before the first call.
+/// The start policies that a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartName {
     /// `cold`.
@@ -382,7 +382,7 @@ pub struct CoapManifest {
 }
 
 impl Manifest {
-    /// Reads a manifest; `file` is only shown in errors. All mistakes are reported together.
+    /// Reads a manifest, and reports all mistakes together. `file` is only shown in errors.
     pub fn parse(file: &str, source: &str) -> Result<Self, Mistakes> {
         let mut reader = TomlReader::new(file, source).with_sections(&SECTIONS);
         let document = reader.parse()?;
@@ -617,7 +617,7 @@ fn read_methods(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Vec<Str
         reader.mistake("M0303", methods.line, &text, None);
         return None;
     }
-    // The method of CoAP that begins with a small letter (RFC 8132).
+    // The name of this CoAP method begins with a small letter (RFC 8132).
     let words = methods.value.into_iter();
     Some(words.map(|word| if word == IPATCH { word.to_uppercase() } else { word }).collect())
 }
@@ -666,7 +666,8 @@ fn read_limits(reader: &mut TomlReader<'_>, at: &Section<'_>) -> LimitsManifest 
     limits
 }
 
-/// A rate such as `100/s` with its burst, which is the calls of one second if it is not given.
+/// Reads a rate such as `100/s`, and its burst. The default burst is the number of calls in one
+/// second.
 fn read_rate(
     reader: &mut TomlReader<'_>,
     at: &Section<'_>,
@@ -733,8 +734,8 @@ fn read_scale(reader: &mut TomlReader<'_>, at: &Section<'_>) -> ScaleManifest {
     scale
 }
 
-/// Reads the target, in the range that its policy allows. Policies that count calls have no default
-/// target.
+/// Reads the target, and checks the range for its policy. There is no default target for policies
+/// that count calls.
 fn read_target(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<u32> {
     let policy_line = reader.get(at, "policy").map(|(_, line)| line);
     let policy = reader
@@ -762,7 +763,7 @@ fn read_target(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<u32> {
     }
 }
 
-/// Reads one of a few words.
+/// Reads a key whose value must be one of a few words.
 fn read_word<T: Copy>(
     reader: &mut TomlReader<'_>,
     at: &Section<'_>,
@@ -821,7 +822,8 @@ fn read_env(reader: &mut TomlReader<'_>, at: &Section<'_>, function: &mut Functi
     }
 }
 
-/// Reads `TOKEN = { secret = "api-key" }` of `[env]`; the name is checked.
+/// Reads an entry of `[env]` such as `TOKEN = { secret = "api-key" }`, and checks the secret's
+/// name.
 fn read_secret_variable(
     reader: &mut TomlReader<'_>,
     (name, line): (&str, usize),
@@ -840,7 +842,7 @@ fn read_secret_variable(
     }
 }
 
-/// The permitted values of a variable.
+/// Describes the permitted values of a variable, for messages.
 const ENV_WANTED: &str = "a string, in quotes, or { secret = \"NAME\" }";
 
 fn is_env_name(name: &str) -> bool {
@@ -850,18 +852,18 @@ fn is_env_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// A host and port that a function may reach.
+/// A host and port to which a function may connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// Whether it is reached with datagrams, and not with connections.
+    /// Whether the destination is reached with UDP datagrams instead of TCP connections.
     pub is_udp: bool,
     /// A name, an address, or `*` for any host.
     pub host: String,
-    /// The port; 0 for the usual ones of any host.
+    /// The port. 0 stands for the usual ports of any host.
     pub port: u16,
 }
 
-/// As manifests write it.
+/// Writes the destination in the form that manifests use.
 impl std::fmt::Display for Destination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let scheme = if self.is_udp { "udp://" } else { "" };
@@ -873,8 +875,8 @@ impl std::fmt::Display for Destination {
     }
 }
 
-/// Reads `host:port`, `[IPv6]:port`, `*:port` or `*`; the port of `*` is 0. Before a host there may
-/// be `tcp://` or `udp://`.
+/// Reads `host:port`, `[IPv6]:port`, `*:port` or `*`. The port of `*` is 0. The host may follow
+/// `tcp://` or `udp://`.
 pub fn destination(text: &str) -> Option<Destination> {
     let (is_udp, text) = match text.split_once("://") {
         None => (false, text),
@@ -886,7 +888,7 @@ pub fn destination(text: &str) -> Option<Destination> {
         return Some(Destination { is_udp, host: text.to_owned(), port: 0 });
     }
     let (host, port) = text.rsplit_once(':')?;
-    // Brackets separate the colons of an IPv6 address from the colon before the port.
+    // Brackets separate the colons inside an IPv6 address from the colon before the port.
     let (host, colons) = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
         Some(address) => (address, true),
         None => (host, false),
@@ -923,7 +925,8 @@ fn read_egress(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Vec<Destination
     egress
 }
 
-/// Reads an array of names as functions have them; `any` also allows `*`.
+/// Reads an array of names that follow the rule for functions' names. With `any`, `*` is also
+/// allowed.
 fn read_names(
     reader: &mut TomlReader<'_>,
     at: &Section<'_>,
@@ -957,7 +960,7 @@ fn read_triggers(reader: &mut TomlReader<'_>, at: &Section<'_>, function: &mut F
         if value.as_table().is_some_and(|table| schedule::refuse_other_forms(reader, table)) {
             return;
         }
-        // Some write `[[trigger.mqtt]]` or `[trigger]`.
+        // A frequent mistake is to write `[[trigger.mqtt]]` or `[trigger]`.
         let key = value.as_table().and_then(|table| table.keys().next());
         let key: Option<&str> = key.map(|key| key.get_ref().as_ref());
         if let Some(key @ ("http" | "coap" | "mqtt")) = key {
@@ -1061,15 +1064,15 @@ fn read_trigger(
     }
 }
 
-/// Records that `key` is only for triggers of another kind, if it is there.
+/// If `key` is present, records that it belongs only to triggers of another kind.
 fn belongs_to(reader: &mut TomlReader<'_>, at: &Section<'_>, key: &str, kind: &str) {
     if let Some((_, line)) = reader.get(at, key) {
         reader.mistake("M0303", line, &format!("`{key}` belongs to {kind} trigger"), None);
     }
 }
 
-/// A CoRE link attribute. It is sent between quotes, so it must not contain quotes or control
-/// characters.
+/// Reads a CoRE link attribute. It must not contain quotes or control characters, because it is
+/// sent between quotes.
 fn attribute(reader: &mut TomlReader<'_>, at: &Section<'_>, key: &str) -> Option<String> {
     let text = reader.string(at, key, "a string")?;
     if text.value.len() > 128 || text.value.chars().any(|c| c.is_control() || c == '"' || c == '\\')

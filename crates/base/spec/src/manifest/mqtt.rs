@@ -1,11 +1,11 @@
-//! `[[trigger]]` sections with `mqtt = "FILTER"`.
+//! Reads `[[trigger]]` sections with `mqtt = "FILTER"`.
 
 use toml::de::DeTable;
 
 use super::read_word;
 use crate::toml_reader::{Lined, Section, TomlReader};
 
-/// The keys of an MQTT trigger, besides `mqtt`.
+/// The keys of an MQTT trigger, except `mqtt`.
 pub(super) const MQTT_KEYS: [&str; 13] = [
     "broker",
     "qos",
@@ -22,12 +22,12 @@ pub(super) const MQTT_KEYS: [&str; 13] = [
     "reply",
 ];
 
-/// The keys that say how the node connects to a broker, of triggers and of `[mqtt]`.
+/// The keys that say how the node connects to a broker. Triggers and `[mqtt]` have the same ones.
 const CONNECTION_KEYS: [&str; 7] =
     ["broker", "version", "username", "password", "ca", "certificate", "key"];
 
-/// `[mqtt]`: the broker at which a function publishes. `None` for the keys that the manifest does
-/// not contain.
+/// `[mqtt]`: the broker at which a function publishes. A key that the manifest does not contain is
+/// `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConnectionManifest {
     /// The line of the section.
@@ -70,7 +70,7 @@ pub(super) fn read_connection(
 
 const BROKER_WANTED: &str = "an address, e.g. \"mqtt://127.0.0.1:1883\"";
 
-/// An MQTT trigger; `None` for the keys that the manifest does not contain.
+/// An MQTT trigger. A key that the manifest does not contain is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MqttManifest {
     /// The topic filter, not yet checked.
@@ -127,7 +127,7 @@ pub enum SessionName {
 const SESSIONS: [(&str, SessionName); 2] =
     [("persistent", SessionName::Persistent), ("clean", SessionName::Clean)];
 
-/// The moments of the acknowledgement a manifest may name.
+/// The times of acknowledgement that a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcknowledgeName {
     /// `answered`.
@@ -139,7 +139,7 @@ pub enum AcknowledgeName {
 const ACKNOWLEDGES: [(&str, AcknowledgeName); 2] =
     [("answered", AcknowledgeName::Answered), ("stored", AcknowledgeName::Stored)];
 
-/// The orders a manifest may name.
+/// The orders of messages that a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderName {
     /// `topic`.
@@ -196,8 +196,8 @@ pub(super) fn read_mqtt(
     }
 }
 
-/// Reads `password = { secret = "NAME" }`. A manifest is often in a repository, so the value itself
-/// is not accepted.
+/// Reads `password = { secret = "NAME" }`. The password itself is not accepted, because a manifest
+/// is often in a repository.
 fn read_secret(reader: &mut TomlReader<'_>, at: &Section<'_>, key: &str) -> Option<Lined<String>> {
     let (value, line) = reader.get(at, key)?;
     let wanted = "{ secret = \"NAME\" }";

@@ -1,21 +1,21 @@
-//! `[[route]]`: hosts and paths at which a function answers.
+//! Reads `[[route]]`: hosts and paths at which a function answers.
 
 use crate::toml_reader::TomlReader;
 
 use super::{FunctionManifest, Lined, Section, TOP_KEYS, read_methods};
 
 pub(super) const KEYS: [&str; 5] = ["host", "path", "methods", "redirect", "status"];
-/// Permanent, and with the method and body of the request (RFC 9110, 15.4.9).
+/// A permanent redirect that keeps the method and the body of the request (RFC 9110, 15.4.9).
 const STATUS_DEFAULT: u16 = 308;
 
-/// One `[[route]]`; host, path and address are not yet checked.
+/// One `[[route]]`. Its host, path and redirect address are not yet checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RouteManifest {
     /// `host`, in lower case.
     pub host: Option<String>,
     /// `path`.
     pub path: String,
-    /// `methods`; none means all.
+    /// `methods`. An empty list means all methods.
     pub methods: Vec<String>,
     /// `redirect` and `status`.
     pub redirect: Option<(String, u16)>,

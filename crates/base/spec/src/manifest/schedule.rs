@@ -1,6 +1,7 @@
 //! Reads a `[[trigger]]` with `cron` or `every`.
 //!
-//! Whether a cron expression and a zone exist is checked when the manifest becomes a spec.
+//! Whether the cron expression is valid and the time zone exists is checked later, when the
+//! manifest becomes a spec.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +10,15 @@ use toml::de::{DeTable, DeValue};
 use super::{FunctionManifest, HOUR_MS, TOP_KEYS, read_word};
 use crate::toml_reader::{Lined, Section, TomlReader};
 
-/// The keys of such a section.
+/// The keys of a section with `cron` or `every`.
 pub(super) const KEYS: [&str; 10] = [
     "cron", "every", "timezone", "missed", "jitter", "overlap", "method", "path", "headers", "body",
 ];
-/// The form that a message shows to somebody who wrote another one.
+/// The correct form, which a message shows to somebody who wrote another form.
 const FORM: &str = "write a section [[trigger]] with cron = \"*/5 * * * *\" or every = \"10s\"";
 const HEADERS_WANTED: &str = "strings by name, e.g. { content-type = \"application/json\" }";
 
-/// What happens with times that passed while the node was off.
+/// The choices for `missed`: what happens if times passed while the node was off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissedName {
     /// `skip`.
@@ -34,7 +35,7 @@ const MISSED: [(&str, MissedName); 3] = [
     ("run-all", MissedName::RunAll),
 ];
 
-/// What happens when a run is due while the one before has not ended.
+/// The choices for `overlap`: what happens if a run is due while the previous one has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverlapName {
     /// `skip`.
@@ -48,14 +49,14 @@ pub enum OverlapName {
 const OVERLAPS: [(&str, OverlapName); 3] =
     [("skip", OverlapName::Skip), ("queue", OverlapName::Queue), ("allow", OverlapName::Allow)];
 
-/// A schedule; `None` for settings that the manifest does not contain.
+/// A schedule. A setting that the manifest does not contain is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScheduleManifest {
-    /// `cron`, which is not yet read as an expression.
+    /// `cron`. The text is not yet checked as an expression.
     pub cron: Option<Lined<String>>,
-    /// `every`; exactly one of the two is present.
+    /// `every`. Either this or `cron` is present, but not both.
     pub every_ms: Option<u64>,
-    /// `timezone`, which is not yet looked up.
+    /// `timezone`. Whether the zone exists is not yet checked.
     pub timezone: Option<Lined<String>>,
     /// `missed`.
     pub missed: Option<MissedName>,
@@ -67,13 +68,13 @@ pub struct ScheduleManifest {
     pub method: Option<String>,
     /// `path`.
     pub path: Option<String>,
-    /// `headers`, names in lower case.
+    /// `headers`, with names in lower case.
     pub headers: BTreeMap<String, String>,
     /// `body`.
     pub body: Option<String>,
 }
 
-/// Whether a section of triggers is a schedule.
+/// Whether a `[[trigger]]` section describes a schedule.
 pub(super) fn is_one(table: &DeTable<'_>) -> bool {
     let is_form = |key| table.get(key).is_some_and(|value| !is_section(value.get_ref()));
     is_form("cron") || is_form("every")
@@ -83,8 +84,8 @@ fn is_section(value: &DeValue<'_>) -> bool {
     value.as_table().is_some() || value.as_array().is_some()
 }
 
-/// Records forms such as `[[trigger.schedule]]`, which look right to users of other platforms.
-/// Returns whether there was one.
+/// Records a mistake for forms such as `[[trigger.schedule]]`, which look right to users of other
+/// platforms. Returns whether the section has such a form.
 pub(super) fn refuse_other_forms(reader: &mut TomlReader<'_>, table: &DeTable<'_>) -> bool {
     let mut found = false;
     for key in table.keys() {
@@ -104,7 +105,7 @@ pub(super) fn refuse_other_forms(reader: &mut TomlReader<'_>, table: &DeTable<'_
     found
 }
 
-/// Reads the section, whose keys begin at `line`.
+/// Reads a section whose keys begin at `line`.
 pub(super) fn read(
     reader: &mut TomlReader<'_>,
     table: &DeTable<'_>,

@@ -1,14 +1,14 @@
-//! `[static]`: files of a function that the node serves itself.
+//! Reads `[static]`: files of a function that the node serves itself.
 
 use crate::toml_reader::{Section, TomlReader};
 
 use super::{FunctionManifest, HOUR_MS, TOP_KEYS};
 
 pub(super) const KEYS: [&str; 3] = ["folder", "fallback", "cache"];
-/// Longest time for which clients may keep a file: a year, as RFC 9111 suggests.
+/// Longest time for which clients may keep a file: a year, which RFC 9111 suggests.
 const CACHE_MS_MAX: u64 = 365 * 24 * HOUR_MS;
 
-/// `[static]`; its paths are not yet checked.
+/// `[static]`. Its paths are not yet checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StaticManifest {
     /// `folder`, with its line.

@@ -1,43 +1,45 @@
-//! Which function answers at a host and a path: the question of a front, and the answer.
+//! The question of a front which function answers at a host and a path, and the answer.
 
 use crate::name::FunctionName;
 
-/// The routes among which one is searched.
+/// The routes that are searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Among {
-    /// Routes that name a host.
+    /// Routes with a host.
     Hosts,
-    /// Routes without a host of the function that the first segment names, which begin with its name.
+    /// Routes without a host whose path begins with the name of their own function. The first
+    /// segment of the request's path must be this name.
     BelowName,
     /// All routes without a host.
     Everywhere,
 }
 
-/// A request for which a route is searched.
+/// A request whose route is searched.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
-    /// Among which routes.
+    /// The routes that are searched.
     pub among: Among,
-    /// The value of `Host`.
+    /// The value of the field `Host`.
     pub host: &'a [u8],
-    /// First segment of the path.
+    /// The first segment of the path.
     pub first: &'a [u8],
-    /// What follows it: `/` if nothing does.
+    /// The rest of the path after the first segment; `/` if nothing follows.
     pub path: &'a [u8],
-    /// The method of the request; for a CORS preflight, the method that it asks about.
+    /// The method of the request. For a CORS preflight request, the method that it asks about.
     pub method: &'a [u8],
 }
 
-/// What the routes say about a request.
+/// What was found for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// No route has this host and path.
+    /// No route matches this host and path.
     Nothing,
-    /// Routes match the host and the path, but only with these methods.
+    /// Routes match the host and the path, but they accept only these methods.
     OtherMethod(Vec<String>),
-    /// This function, and the parameters as a query (`id=17&path=a/b`). Values keep the encoding of the
-    /// path; `&`, `=` and `+` are percent-encoded in addition.
+    /// A function, and the parameters of its route in the form of a query (`id=17&path=a/b`).
+    /// Values keep the encoding that they have in the path. In addition, `&`, `=` and `+` are
+    /// percent-encoded.
     Function(FunctionName, Vec<u8>),
-    /// Another address, with its status, that this function names.
+    /// A redirect of this function: the address to which the client is sent, and the status.
     Redirect(FunctionName, Vec<u8>, u16),
 }

@@ -1,9 +1,12 @@
-//! Routes: the hosts and paths at which functions answer in addition to `/NAME`. Which ones are
-//! valid, and the table in which the route of a request is found. Pure functions.
+//! Routes: the hosts and paths at which functions answer in addition to `/NAME`. This module checks
+//! which routes are valid, and finds the route of a request in a table. All functions are pure.
 //!
-//! It must not know fronts, revisions or manifests. `rule.rs` has the route of a spec, `rules.rs`
-//! says which routes can be obeyed, `lookup.rs` has the question of a front and its answer, and
-//! `table.rs` finds the route of a request.
+//! It must not know fronts, revisions or manifests.
+//!
+//! - `rule.rs`: the route of a spec
+//! - `rules.rs`: which routes are valid
+//! - `lookup.rs`: the question of a front, and the answer
+//! - `table.rs`: finds the route of a request
 
 mod lookup;
 mod rule;
@@ -17,10 +20,11 @@ pub use rule::{Redirect, RouteRule};
 pub use rules::{Segment, mistake, segments};
 pub use table::RouteTable;
 
-/// The largest number of routes of one function.
+/// Most routes of one function.
 const ROUTES_MAX: usize = 64;
 
-/// A route for people: `GET,PUT shop.example.org/orders/{id}`, and where a redirect leads.
+/// Formats a route for people: `GET,PUT shop.example.org/orders/{id}`, with the target of a
+/// redirect.
 pub fn text(rule: &RouteRule) -> String {
     let mut text = rule.methods.join(",");
     if !text.is_empty() {
@@ -34,8 +38,8 @@ pub fn text(rule: &RouteRule) -> String {
     text
 }
 
-/// Returns the key of the manifest that is wrong, and the rule for it, if the routes of a function are not
-/// valid.
+/// Checks the routes of a function. If they are not valid, returns the wrong key of the manifest,
+/// and the rule for it.
 pub fn check(
     function: &FunctionName,
     routes: &[RouteRule],

@@ -1,4 +1,4 @@
-//! Which routes are valid, and the parts of their paths.
+//! Checks which routes are valid, and splits their paths into parts.
 
 use super::rule::RouteRule;
 
@@ -13,18 +13,18 @@ const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 /// One part of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Segment<'a> {
-    /// This text.
+    /// Exactly this text.
     Literal(&'a str),
-    /// Any one segment, which the function receives under this name.
+    /// Any one segment. The function receives it under this name.
     One(&'a str),
-    /// All segments that follow; always the last part.
+    /// All segments that follow. The function receives them under this name. Always the last part.
     Rest(&'a str),
 }
 
-/// The name of a rest that is written as `*`.
+/// The parameter name of a rest that is written as `*`.
 const REST: &str = "rest";
 
-/// The parts of a path that [`mistake`] accepts. A `/` at the end changes nothing.
+/// The parts of a path that [`mistake`] accepts. A `/` at the end makes no difference.
 pub fn segments(path: &str) -> impl Iterator<Item = Segment<'_>> {
     let path = path.strip_prefix('/').unwrap_or_default();
     let path = path.strip_suffix('/').unwrap_or(path);
@@ -40,7 +40,7 @@ pub fn segments(path: &str) -> impl Iterator<Item = Segment<'_>> {
     })
 }
 
-/// Returns the key of a route that is wrong, and the rule for it; `None` if the route is valid.
+/// Checks a route. If it is not valid, returns the wrong key, and the rule for it.
 pub fn mistake(rule: &RouteRule) -> Option<(&'static str, &'static str)> {
     if !rule.host.as_deref().is_none_or(is_host) {
         return Some((
@@ -76,7 +76,7 @@ pub fn mistake(rule: &RouteRule) -> Option<(&'static str, &'static str)> {
 }
 
 impl<'a> Segment<'a> {
-    /// The name of its parameter.
+    /// The name of this part's parameter; `None` for fixed text.
     pub fn name(self) -> Option<&'a str> {
         match self {
             Segment::Literal(_) => None,
@@ -85,9 +85,9 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Whether a text can be the host of a route. A machine calls itself `localhost`, and functions call each
-/// other by `mote.internal`. These names are refused, so that no function takes the requests of others
-/// there.
+/// Whether a text can be the host of a route. `localhost` and `mote.internal` cannot: a machine
+/// calls itself `localhost`, and functions call each other at `mote.internal`. A function with such
+/// a host would take the requests for other functions.
 fn is_host(text: &str) -> bool {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let is_label = |label: &str| {
@@ -104,7 +104,8 @@ fn is_host(text: &str) -> bool {
         && last.parse::<u32>().is_err()
 }
 
-/// Letters that may stand in a path as they are, without a meaning in patterns (RFC 3986, 3.3).
+/// Whether a byte may occur in a path without encoding (RFC 3986, 3.3) and has no meaning in
+/// patterns.
 fn is_literal(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()+,=:@".contains(&byte)
 }
@@ -134,7 +135,7 @@ fn is_path(text: &str) -> bool {
     names.len() == count && all.len() <= SEGMENTS_MAX && all.iter().enumerate().all(is_valid)
 }
 
-/// Whether a text is the target of a redirect with parameters of these names.
+/// Whether a text can be the target of a redirect whose path has parameters with these names.
 fn is_target(text: &str, names: &[&str]) -> bool {
     let path = match text.strip_prefix("http://").or(text.strip_prefix("https://")) {
         Some(rest) => {
@@ -146,7 +147,7 @@ fn is_target(text: &str, names: &[&str]) -> bool {
             }
             path
         }
-        // Two slashes would begin a host.
+        // After two slashes, a host would begin.
         None if text.starts_with('/') && !text.starts_with("//") => text,
         None => return false,
     };

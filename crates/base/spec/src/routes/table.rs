@@ -1,9 +1,10 @@
-//! Which function answers at a host and a path: the routes of all functions in one table.
+//! Finds the function that answers at a host and a path. The routes of all functions are in one
+//! table.
 //!
 //! A path is compared segment by segment. Fixed text is tried before a parameter, and a parameter
-//! before a rest. If one branch has no match, the search tries the next. The exact host is tried
-//! first, then `*.` hosts, the longest first. The search visits each point of the tree at most
-//! once, so the number of routes limits its work.
+//! before a rest. If one branch has no match, the search tries the next branch. The exact host is
+//! tried first. Then the `*.` hosts are tried, longest first. The search visits each node of the
+//! tree at most once, so its work is limited by the number of routes.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,11 +21,11 @@ use crate::name::FunctionName;
 pub struct RouteTable {
     everywhere: Tree,
     hosts: HashMap<String, Tree>,
-    /// Host suffixes, each with its leading dot (`.example.org`), the longest first.
+    /// The endings of `*.` hosts, each with its leading dot (`.example.org`), longest first.
     endings: Vec<(String, Tree)>,
 }
 
-/// The routes below one segment.
+/// The routes whose paths share the same beginning.
 #[derive(Debug, Default)]
 struct Tree {
     literals: HashMap<Vec<u8>, Tree>,
@@ -33,12 +34,12 @@ struct Tree {
     rest: Vec<Entry>,
 }
 
-/// Which routes a search accepts.
+/// The routes that a search accepts.
 #[derive(Debug, Clone, Copy)]
 struct Wanted<'a> {
-    /// Those with this method.
+    /// Routes with this method.
     method: &'a [u8],
-    /// Those of the function with this name.
+    /// Routes of the function with this name; `None` for those of all functions.
     of: Option<&'a [u8]>,
 }
 
@@ -49,9 +50,9 @@ struct Entry {
 }
 
 impl RouteTable {
-    /// Adds the routes in order. Stops at the first one that overlaps a route in the table, also of the
-    /// same function, and returns it with the name of the function that has the other. The routes before
-    /// it stay in the table.
+    /// Adds the routes in order. Stops at the first route that overlaps a route in the table, even
+    /// one of the same function. Returns that first route, and the name of the function that has
+    /// the other one. Routes that were added before stay in the table.
     pub fn add(
         &mut self,
         function: &FunctionName,
@@ -86,7 +87,7 @@ impl RouteTable {
         !self.hosts.is_empty() || !self.endings.is_empty()
     }
 
-    /// Searches the route of a request.
+    /// Finds the route of a request.
     pub fn find(&self, asked: &Asked<'_>) -> Found {
         match asked.among {
             Among::Hosts => self.find_at_host(asked),
@@ -136,7 +137,7 @@ fn overlap(a: &RouteRule, b: &RouteRule) -> bool {
 }
 
 impl Tree {
-    /// The routes with this path.
+    /// The list of routes with this path. Makes the list if there is none.
     fn entries(&mut self, path: &str) -> &mut Vec<Entry> {
         let mut at = self;
         for segment in segments(path) {
@@ -149,7 +150,8 @@ impl Tree {
         &mut at.here
     }
 
-    /// The route of a request; `others` collects the methods of those with another method.
+    /// Finds the route of a request in this tree. `others` collects the methods of routes that
+    /// match the path but not the method.
     fn search(&self, asked: &Asked<'_>, others: &mut Vec<String>) -> Option<Found> {
         let path = asked.path.strip_prefix(b"/").unwrap_or(asked.path);
         let path = path.strip_suffix(b"/").unwrap_or(path);
@@ -205,7 +207,7 @@ impl Tree {
         if let Some(found) = literal.and_then(|tree| tree.entry(below, wanted, others)) {
             return Some(found);
         }
-        // An empty segment is no value.
+        // An empty segment cannot be the value of a parameter.
         let one = self.one.as_ref().filter(|_| !first.is_empty());
         if let Some(found) = one.and_then(|tree| tree.entry(below, wanted, others)) {
             return Some(found);
@@ -214,7 +216,7 @@ impl Tree {
     }
 }
 
-/// Names and values, as they stand in the path.
+/// The names of the parameters, with their values as they occur in the path.
 fn parameters<'r>(rule: &'r RouteRule, path: &[&[u8]]) -> Vec<(&'r str, Vec<u8>)> {
     let named = segments(&rule.path).enumerate().filter_map(|(at, part)| match part {
         Segment::Literal(_) => None,
@@ -224,8 +226,8 @@ fn parameters<'r>(rule: &'r RouteRule, path: &[&[u8]]) -> Vec<(&'r str, Vec<u8>)
     named.collect()
 }
 
-/// The parameters as a query. A path may have signs that separate parameters or, in a query, mean a
-/// space.
+/// Writes the parameters as a query. A path may contain signs that separate parameters in a query
+/// or mean a space there, so these signs are encoded.
 fn query(parameters: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let mut text = Vec::new();
     for (name, value) in parameters {
@@ -246,8 +248,8 @@ fn query(parameters: &[(&str, Vec<u8>)]) -> Vec<u8> {
     text
 }
 
-/// The target of a redirect with its parameters. A path that would begin with two slashes, which
-/// browsers take for a host, begins with one.
+/// Inserts the parameters into the target of a redirect. If the path would begin with two slashes,
+/// only one is kept, because browsers would take the next segment for a host.
 fn filled(to: &str, parameters: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let mut text = Vec::new();
     let mut rest = to;
@@ -313,7 +315,7 @@ mod tests {
         }
     }
 
-    /// What is found, as text.
+    /// Describes the result as text.
     fn shown(found: Found) -> String {
         match found {
             Found::Nothing => "-".to_owned(),
@@ -349,7 +351,8 @@ mod tests {
             ("PUT /orders", "405 GET,POST"),
             ("GET /orders/17", "one id=17"),
             ("GET /orders/new", "new"),
-            // The better start does not accept the method.
+            // The route that begins with fixed text does not accept the method, so the search goes
+            // on.
             ("POST /orders/new", "one id=new"),
             ("GET /orders/new/lines", "deep what=lines"),
             ("GET /orders/17/lines", "lines id=17"),

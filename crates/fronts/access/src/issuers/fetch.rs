@@ -1,4 +1,4 @@
-//! Asks an issuer for its keys.
+//! Fetches the keys of an issuer.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use mote_spec::TokenKeys;
 
 use crate::issuers::issuer::Issuer;
 
-/// The keys of an issuer, and for how long they may be used; or why there are none.
+/// Fetches the keys of an issuer. Also returns how long they may be used before they are fetched
+/// again, if the answer says so.
 pub(crate) async fn keys(
     issuer: &Issuer,
     outgoing: &Outgoing,
@@ -25,19 +26,19 @@ pub(crate) async fn keys(
     Ok((keys, fresh(&fields)))
 }
 
-/// The address of the keys in the issuer's configuration (OpenID Connect Discovery 1.0, 4).
+/// Finds the address of the keys in the issuer's configuration (OpenID Connect Discovery 1.0, 4).
 async fn discover(issuer: &str, outgoing: &Outgoing) -> Result<String, String> {
     let url = format!("{}{DISCOVERY_PATH}", issuer.trim_end_matches('/'));
     let (_, body) = get(&url, outgoing).await?;
     jwks_uri(issuer, &body).map_err(|problem| format!("{url}: {problem}"))
 }
 
-/// Reads the configuration of an issuer.
+/// Reads the address of the keys from the configuration of an issuer.
 fn jwks_uri(issuer: &str, body: &[u8]) -> Result<String, &'static str> {
     let configuration =
         crate::jwt::parse_json(body).ok_or("not a JSON object with unique names")?;
     let text = |name: &str| configuration.get(name).and_then(serde_json::Value::as_str);
-    // Otherwise somebody's configuration could stand in for another issuer's.
+    // Without this check, one issuer's configuration could be used for another issuer.
     if text("issuer") != Some(issuer) {
         return Err("it is the configuration of another issuer");
     }
@@ -62,7 +63,7 @@ async fn get(url: &str, outgoing: &Outgoing) -> Result<(HeaderMap, Bytes), Strin
     }
 }
 
-/// How long an answer may be used, if it says so (RFC 9111, 5.2.2.1).
+/// How long an answer may be used, if the answer says so (RFC 9111, 5.2.2.1).
 fn fresh(fields: &HeaderMap) -> Option<Duration> {
     let directives = fields.get_all("cache-control").iter().filter_map(|field| field.to_str().ok());
     let mut ages = directives.flat_map(|field| field.split(',')).filter_map(|directive| {

@@ -1,5 +1,5 @@
-//! The keys of one issuer: when they are fetched, and how long they are used. The time is an
-//! argument.
+//! The keys of one issuer: when they are fetched, and how long they are used. The current time is
+//! always an argument.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,42 +8,42 @@ use crate::jwt::KeySet;
 use arc_swap::ArcSwapOption;
 use mote_spec::TokenKeys;
 
-/// How long keys are used before they are fetched again, if the answer does not say.
+/// How long keys are used before they are fetched again, if the answer does not say it.
 const FRESH: Duration = Duration::from_secs(15 * 60);
-/// The bounds of what an answer may say.
+/// The shortest and the longest time that is accepted from an answer.
 const FRESH_MIN: Duration = Duration::from_secs(60);
 const FRESH_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// How long keys are used after they were fetched for the last time.
+/// Keys are no longer used when their last successful fetch is this long ago.
 const USED_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// Time between two fetches because tokens name unknown keys.
+/// Shortest time between two fetches that are caused by tokens with unknown keys.
 const PAUSE_UNKNOWN: Duration = Duration::from_secs(30);
-/// Pause after the first failure; it doubles up to the longest one.
+/// Pause after the first failure. It doubles with each failure up to `RETRY_MAX`.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// Keys, and since when they are known to be those of the issuer.
+/// Keys, and the time at which the issuer last confirmed them.
 #[derive(Clone)]
 struct Known {
     keys: Arc<KeySet>,
-    /// `None` for keys that the function itself has, which do not age.
+    /// `None` for keys in the function's own rules. Such keys do not age.
     fetched: Option<Instant>,
 }
 
-/// An issuer, and the place of its keys.
+/// An issuer, and the place from which its keys are fetched.
 pub(crate) struct Issuer {
     pub(crate) name: String,
     pub(crate) place: TokenKeys,
     known: ArcSwapOption<Known>,
-    /// A leaf lock: nothing else is locked while it is held.
+    /// A leaf lock: no other lock is taken while it is held.
     plan: Mutex<Plan>,
 }
 
-/// When the keys are fetched.
+/// Says when the keys are fetched.
 #[derive(Default)]
 struct Plan {
-    /// The next time; `None` for at once.
+    /// The time of the next fetch; `None` to fetch at once.
     next: Option<Instant>,
-    /// The last fetch that a token with an unknown key has caused.
+    /// The time of the last fetch that was caused by a token with an unknown key.
     asked: Option<Instant>,
     is_running: bool,
     failures: u32,
@@ -55,7 +55,8 @@ impl Issuer {
     /// An issuer whose keys are at `place`.
     pub(crate) fn new(name: &str, place: &TokenKeys) -> Self {
         let known = match place {
-            // The deploy has checked the text; without keys, tokens are refused.
+            // The deploy has checked this text. If it could not be read all the same, all tokens
+            // are refused.
             TokenKeys::Set(text) => KeySet::parse(text.as_bytes()).ok(),
             TokenKeys::Discovered | TokenKeys::Url(_) => None,
         };
@@ -68,7 +69,7 @@ impl Issuer {
         }
     }
 
-    /// The keys, unless they are too old or not known yet.
+    /// The keys, if they are known and not too old.
     pub(crate) fn keys(&self, now: Instant) -> Option<Arc<KeySet>> {
         let known = self.known.load();
         let known = known.as_ref()?;
@@ -77,7 +78,7 @@ impl Issuer {
         is_usable.then(|| known.keys.clone())
     }
 
-    /// Notes that a token names a key that is not known. Returns whether the keys are fetched at once.
+    /// Notes that a token names an unknown key. Returns whether this causes a fetch.
     pub(crate) fn lacks_a_key(&self, now: Instant) -> bool {
         let mut plan = self.plan();
         let is_soon = |asked: Instant| now.saturating_duration_since(asked) < PAUSE_UNKNOWN;
@@ -88,13 +89,13 @@ impl Issuer {
         true
     }
 
-    /// When the keys are fetched next; `None` if that is not planned.
+    /// The time of the next fetch; `None` if none is planned or if one is running.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
         let plan = self.plan();
         (self.is_fetched() && !plan.is_running).then(|| plan.next.unwrap_or(now))
     }
 
-    /// Begins a fetch if it is time for one.
+    /// Begins a fetch if one is due. Returns whether it did.
     pub(crate) fn begin(&self, now: Instant) -> bool {
         let mut plan = self.plan();
         let is_due = self.is_fetched() && plan.next.is_none_or(|next| next <= now);
@@ -103,9 +104,10 @@ impl Issuer {
         begins
     }
 
-    /// Ends a fetch that has found keys, which may be used for `fresh` before they are fetched again.
+    /// Ends a fetch that has found keys. They are fetched again after `fresh`.
     pub(crate) fn found(&self, keys: KeySet, fresh: Option<Duration>, now: Instant) {
-        // Tokens that were verified with the same keys stay verified.
+        // If the keys are unchanged, the old set is kept, so that tokens that were verified with it
+        // stay verified.
         let before = self.known.load().as_ref().map(|known| known.keys.clone());
         let keys = match before.filter(|before| **before == keys) {
             Some(before) => before,
@@ -118,7 +120,7 @@ impl Issuer {
         *plan = Plan { next: Some(now + fresh), asked, ..Plan::default() };
     }
 
-    /// Ends a fetch that has failed. Returns whether it is the first of a row of failures.
+    /// Ends a fetch that has failed. Returns whether this is the first failure after a success.
     pub(crate) fn failed(&self, problem: String, now: Instant) -> bool {
         let mut plan = self.plan();
         let pause = RETRY_FIRST * 2u32.saturating_pow(plan.failures.min(16));

@@ -1,4 +1,4 @@
-//! All issuers that functions name, and the tokens that were verified for them.
+//! All issuers that functions name, and the tokens that were verified for these functions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::issuers::fetch;
 use crate::issuers::issuer::Issuer;
 use crate::issuers::verified::VerifiedTokens;
 
-/// Most issuers that are asked at once.
+/// Most issuers from which keys are fetched at the same time.
 const FETCHES_MAX: usize = 8;
 
 /// Why the sender of a token may not call a function.
@@ -25,18 +25,19 @@ pub enum Rejected {
     Wrong,
     /// The token is valid, but lacks a claim that the function requires.
     Claims,
-    /// The keys of the issuer are not known yet, or no longer.
+    /// The keys of the issuer are not known yet, or they are too old.
     NoKeys,
 }
 
-/// The issuers of tokens. Cheap to clone; all clones are the same ones.
+/// The issuers of tokens. A clone is cheap and refers to the same issuers.
 #[derive(Clone, Default)]
 pub struct Issuers(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    /// By the address of the rules, which cannot be that of others while they are kept here. A lock
-    /// that is held while an issuer is locked, and never the other way round.
+    /// Indexed by the memory address of the rules. While the rules are kept here, nothing else can
+    /// have this address. An issuer may be locked while this lock is held, but never the other way
+    /// round.
     users: Mutex<Users>,
     verified: Mutex<VerifiedTokens>,
     wake: Notify,
@@ -45,7 +46,7 @@ struct Shared {
 #[derive(Default)]
 struct Users {
     by_rules: HashMap<usize, User>,
-    /// How many there have been.
+    /// How many users have been added so far.
     made: u64,
 }
 
@@ -54,12 +55,13 @@ struct Users {
 struct User {
     rules: Arc<TokenRules>,
     issuer: Arc<Issuer>,
-    /// Stands for these rules in the table of verified tokens.
+    /// Identifies these rules in the table of verified tokens.
     number: u64,
 }
 
 impl Issuers {
-    /// The name of the caller that a token proves, by these rules. Does not wait.
+    /// Verifies a token by these rules, and returns the name of the caller that it proves. Does not
+    /// wait.
     pub fn check(
         &self,
         token: &[u8],
@@ -92,13 +94,14 @@ impl Issuers {
         if verified.has_claims { Ok(verified.subject) } else { Err(Rejected::Claims) }
     }
 
-    /// Fetches the keys for these rules soon, if they are fetched and not known.
+    /// Lets the keys for these rules be fetched soon, if they have to be fetched and are not known
+    /// yet.
     pub fn expect(&self, rules: &Arc<TokenRules>) {
         self.user(rules);
     }
 
-    /// The same for rules that are being deployed. Returns a warning if the rule for requests of the
-    /// node does not permit the address of the keys.
+    /// Does the same for rules that are being deployed. Returns a warning if the rule for the
+    /// node's own requests does not permit the address of the keys.
     pub fn warning(&self, rules: &Arc<TokenRules>, outgoing: &Outgoing) -> Option<String> {
         self.expect(rules);
         let url = match &rules.keys {
@@ -110,13 +113,13 @@ impl Issuers {
         Some(format!("the keys of {} cannot be fetched: {url}: {error}", rules.issuer))
     }
 
-    /// Why tokens cannot be verified yet, if they cannot.
+    /// The reason why tokens cannot be verified yet; `None` if they can be.
     pub fn unknown(&self, rules: &Arc<TokenRules>) -> Option<String> {
         let issuer = self.user(rules).issuer;
         issuer.keys(Instant::now()).is_none().then(|| unknown(&issuer))
     }
 
-    /// Who may call a function with these rules, in words, with the reason if nobody can.
+    /// Describes who may call a function with these rules. If nobody can, gives the reason.
     pub fn who(&self, rules: &Arc<TokenRules>) -> String {
         let issuer = self.user(rules).issuer;
         let name = &issuer.name;
@@ -128,7 +131,7 @@ impl Issuers {
         }
     }
 
-    /// Fetches keys, as long as the node runs, under the rule for its own requests.
+    /// Fetches keys as long as the node runs. `outgoing` is the rule for the node's own requests.
     pub async fn run(self, outgoing: Outgoing) {
         let room = Arc::new(Semaphore::new(FETCHES_MAX));
         let mut fetches = JoinSet::new();
@@ -158,7 +161,7 @@ impl Issuers {
         }
     }
 
-    /// The issuers that are still named, each once. Forgets those that no revision names.
+    /// Returns each issuer once. First forgets issuers that no revision names any more.
     fn issuers(&self) -> Vec<Arc<Issuer>> {
         let mut users = lock(&self.0.users);
         users.by_rules.retain(|_, user| Arc::strong_count(&user.rules) > 1);
@@ -196,7 +199,7 @@ impl Issuers {
 }
 
 async fn refresh(issuer: Arc<Issuer>, outgoing: Outgoing, room: Arc<Semaphore>) {
-    // The semaphore is never closed.
+    // This cannot fail, because the semaphore is never closed.
     let _place = room.acquire().await;
     let fetched = fetch::keys(&issuer, &outgoing).await;
     let now = Instant::now();

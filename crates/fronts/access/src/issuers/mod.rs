@@ -1,9 +1,9 @@
 //! The issuers of tokens that functions accept.
 //!
-//! [`Issuers::check`] decides about the token of one request, without waiting: it has the keys of the
-//! issuers in memory, and remembers the tokens that it has verified. [`Issuers::run`] is the one task
-//! that fetches keys and fetches them again. This module must not know functions, fronts and requests.
-//! Start with `issuer.rs`, which says when keys are fetched and how long they are used.
+//! [`Issuers::check`] decides about the token of one request without waiting, because it holds the
+//! issuers' keys and the verified tokens in memory. [`Issuers::run`] is the only task that fetches
+//! keys. This module must not know functions, fronts or requests. Start with `issuer.rs`, which
+//! says when keys are fetched and how long they are used.
 
 mod fetch;
 mod issuer;

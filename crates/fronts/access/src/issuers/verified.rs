@@ -1,25 +1,25 @@
-//! The tokens that were verified lately, so that a further call with the same token needs no
-//! signature to be verified.
+//! The tokens that were verified lately. A further call with such a token needs no verification of
+//! its signature.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::jwt::{KeySet, Verified};
 
-/// Most tokens that are remembered, in two halves.
+/// Most tokens that are remembered, in both halves together.
 const TOKENS_MAX: usize = 4_096;
 
 /// The SHA-256 of a token, and the number of the rules by which it was verified.
 pub(crate) type Name = ([u8; 32], u64);
 
-/// What was decided, and with which keys.
+/// The result for a token, and the keys with which it was verified.
 struct Entry {
     verified: Verified,
     keys: Arc<KeySet>,
 }
 
-/// A bounded table. When the newer half is full, it becomes the older one, whose tokens are forgotten
-/// unless they are used again.
+/// A bounded table of two halves. When the newer half is full, it becomes the older half, and the
+/// former older half is forgotten. A token that is used again moves to the newer half.
 #[derive(Default)]
 pub(crate) struct VerifiedTokens {
     newer: HashMap<Name, Entry>,
@@ -27,7 +27,7 @@ pub(crate) struct VerifiedTokens {
 }
 
 impl VerifiedTokens {
-    /// What was decided about a token with these keys, if that still holds.
+    /// Returns the result for a token, if it was verified with these keys and is still valid.
     pub(crate) fn get(&mut self, name: &Name, keys: &Arc<KeySet>, now_s: u64) -> Option<Verified> {
         let holds =
             |entry: &Entry| now_s < entry.verified.until_s && Arc::ptr_eq(&entry.keys, keys);
@@ -40,7 +40,7 @@ impl VerifiedTokens {
         Some(verified)
     }
 
-    /// Remembers a decision.
+    /// Remembers the result for a token.
     pub(crate) fn insert(&mut self, name: Name, verified: Verified, keys: Arc<KeySet>) {
         self.put(name, Entry { verified, keys });
     }

@@ -1,12 +1,12 @@
-//! JSON in which a name occurs once in each object (RFC 7519, 4; RFC 8725, 2.4). Two readers could
-//! otherwise see different values.
+//! Reads JSON objects in which no name occurs twice (RFC 7519, 4; RFC 8725, 2.4). With a repeated
+//! name, two readers could see different values.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Reads one JSON object that fills all of `bytes`.
+/// Reads a JSON object. It must fill all of `bytes`.
 pub fn parse(bytes: &[u8]) -> Option<Map<String, Value>> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = Strict.deserialize(&mut reader).ok()?;
@@ -17,7 +17,7 @@ pub fn parse(bytes: &[u8]) -> Option<Map<String, Value>> {
     }
 }
 
-/// Reads any value.
+/// Reads any value, and refuses objects in which a name occurs twice.
 struct Strict;
 
 impl<'de> DeserializeSeed<'de> for Strict {

@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 
 use crate::jwt::json;
 
-/// Longest text of a key set.
+/// Longest text of a key set, in bytes.
 pub const SET_BYTES_MAX: usize = 64 << 10;
 /// Most keys of a set.
 const KEYS_MAX: usize = 64;
-/// Bytes of an RSA modulus: 2048 to 8192 bits.
+/// The permitted length of an RSA modulus in bytes, which is 2048 to 8192 bits.
 const RSA_BYTES: std::ops::RangeInclusive<usize> = 256..=1_024;
 
-/// How a token may be signed.
+/// An algorithm with which a token may be signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Algorithm {
     Rs256,
@@ -27,7 +27,8 @@ pub(crate) enum Algorithm {
 }
 
 impl Algorithm {
-    /// The algorithm of this exact name. `none` and those with shared secrets have no row.
+    /// Finds the algorithm with exactly this name. The table has no entry for `none`, or for
+    /// algorithms with shared secrets.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "RS256" => Self::Rs256,
@@ -42,7 +43,7 @@ impl Algorithm {
     }
 }
 
-/// What a key consists of.
+/// The values of which a key consists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Material {
     Rsa {
@@ -59,13 +60,13 @@ enum Material {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VerifyingKey {
     pub(crate) id: Option<String>,
-    /// The name of the only algorithm for which it is meant.
+    /// The name of the only algorithm for which the key may be used; `None` if it does not say.
     algorithm: Option<String>,
     material: Material,
 }
 
 impl VerifyingKey {
-    /// Whether tokens with this algorithm may be signed by it.
+    /// Whether this key may verify tokens with this algorithm.
     pub(crate) fn fits(&self, algorithm: Algorithm, name: &str) -> bool {
         use Algorithm::{EdDsa, Es256, Es384, Ps256, Rs256, Rs384, Rs512};
         let is_of_type = match &self.material {
@@ -77,7 +78,7 @@ impl VerifyingKey {
         is_of_type && self.algorithm.as_deref().is_none_or(|only| only == name)
     }
 
-    /// Whether `signature` is one of `message`. The algorithm has to fit.
+    /// Whether `signature` is a valid signature of `message`. The key must fit the algorithm.
     pub(crate) fn verifies(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
         let done = match &self.material {
             Material::Rsa { n, e } => {
@@ -90,7 +91,8 @@ impl VerifyingKey {
                 };
                 RsaPublicKeyComponents { n, e }.verify(how, message, signature)
             }
-            // The signature is the fixed concatenation of two numbers, never DER (RFC 7518, 3.4).
+            // A signature consists of two numbers of fixed length, one after the other. It is never
+            // DER (RFC 7518, 3.4).
             Material::P256(point) => {
                 let how = &signature::ECDSA_P256_SHA256_FIXED;
                 UnparsedPublicKey::new(how, point).verify(message, signature)
@@ -107,13 +109,13 @@ impl VerifyingKey {
     }
 }
 
-/// The keys of an issuer with which this node can verify tokens.
+/// The keys of an issuer that this node can use to verify tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeySet(Vec<VerifyingKey>);
 
 impl KeySet {
-    /// Reads a JSON Web Key Set. Keys for other purposes and algorithms are left out; one that is
-    /// secret is a reason to refuse the set.
+    /// Reads a JSON Web Key Set. Keys for other purposes or algorithms are left out. If a key is
+    /// secret, the whole set is refused.
     pub fn parse(text: &[u8]) -> Result<Self, &'static str> {
         if text.len() > SET_BYTES_MAX {
             return Err("the key set is longer than 64 KiB");
@@ -148,7 +150,7 @@ impl KeySet {
     }
 }
 
-/// A key with which signatures can be verified, if it is one.
+/// Reads a key that can verify signatures. Returns `None` for any other key.
 fn read(key: &Map<String, Value>) -> Option<VerifyingKey> {
     let text = |name: &str| key.get(name)?.as_str();
     let bytes = |name: &str| URL_SAFE_NO_PAD.decode(text(name)?).ok();
@@ -179,7 +181,8 @@ fn read(key: &Map<String, Value>) -> Option<VerifyingKey> {
         ("OKP", Some("Ed25519")) => Material::Ed25519(bytes("x").filter(|key| key.len() == 32)?),
         _ => return None,
     };
-    // An id or an algorithm that is not a text is not the absence of one.
+    // An id or an algorithm that is not a text is an error. It must not be treated like a missing
+    // one.
     let optional = |name: &str| match key.get(name) {
         Some(value) => value.as_str().map(|text| Some(text.to_owned())),
         None => Some(None),

@@ -1,19 +1,19 @@
-//! Whether the rules of a function can be obeyed.
+//! Checks whether the token rules of a function can be obeyed.
 
 use mote_spec::{TokenKeys, TokenRules};
 
 use crate::jwt::jwks::KeySet;
 
-/// Where an issuer publishes its configuration, below its own address.
+/// The path below an issuer's address at which the issuer publishes its configuration.
 pub const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
-/// Longest issuer, audience, address, or text of a claim.
+/// Longest issuer, audience, address, or text of a claim, in bytes.
 const TEXT_BYTES_MAX: usize = 1_024;
-/// Most required claims.
+/// Most claims that a function may require.
 const CLAIMS_MAX: usize = 16;
-/// Claims that have a rule of their own.
+/// Claims that are checked by rules of their own, so `claims` must not name them.
 const OWN: [&str; 6] = ["iss", "aud", "exp", "nbf", "iat", "sub"];
 
-/// The first mistake in rules: the key in `[access]`, and what is wrong.
+/// Finds the first mistake in the rules: the key in `[access]`, and what is wrong with its value.
 pub fn check(rules: &TokenRules) -> Result<(), (&'static str, String)> {
     let is_text = |text: &str| {
         (1..=TEXT_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
@@ -61,7 +61,7 @@ pub fn check(rules: &TokenRules) -> Result<(), (&'static str, String)> {
     Ok(())
 }
 
-/// Whether keys may be fetched from an address: over TLS, or from this machine.
+/// Whether keys may be fetched from this address. It must use TLS, or be on this machine.
 pub fn address(url: &str) -> bool {
     let is_short = url.len() <= TEXT_BYTES_MAX && url.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_short || url.contains('@') {

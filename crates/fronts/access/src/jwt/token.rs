@@ -1,4 +1,4 @@
-//! The decision about one token.
+//! Decides about one token.
 
 use std::sync::Arc;
 
@@ -10,30 +10,31 @@ use serde_json::{Map, Value};
 use crate::jwt::json;
 use crate::jwt::jwks::{Algorithm, KeySet};
 
-/// Longest token that is examined.
+/// Longest token that is examined, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 8 << 10;
-/// How much the clocks of the node and of the issuer may differ.
+/// How much the clocks of the node and of the issuer may differ, in seconds.
 pub const SKEW_S: u64 = 60;
-/// Longest name of a caller.
+/// Longest name of a caller, in bytes.
 const SUBJECT_BYTES_MAX: usize = 128;
 
-/// A token whose signature and times are right.
+/// A token whose signature and times are valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     /// The claim `sub`, which names the caller: 1 to 128 visible ASCII characters.
     pub subject: Arc<str>,
-    /// Until when it is accepted, in seconds since 1970; the skew of clocks is included.
+    /// The time until which the token is accepted, in seconds since 1970. The permitted difference
+    /// of clocks is included.
     pub until_s: u64,
-    /// Whether it has the claims that the function requires.
+    /// Whether the token has the claims that the function requires.
     pub has_claims: bool,
 }
 
-/// Why a token is refused. Its sender learns only that it is.
+/// Why a token is refused. The sender learns only that the token is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// It names a key that the set does not have; a newer set may have it.
+    /// The token names a key that is not in the set. A newer set may contain it.
     UnknownKey,
-    /// Everything else; the text is for tests.
+    /// Any other reason. The text is only for tests.
     Wrong(&'static str),
 }
 
@@ -68,7 +69,7 @@ pub fn verify(
         if id.is_some() && named.clone().next().is_none() {
             return Err(Refused::UnknownKey);
         }
-        // Exactly one, so that a token costs one verification at most.
+        // Exactly one key may fit, so that a token costs at most one verification.
         let mut fitting = named.by_ref().filter(|key| key.fits(algorithm, name));
         match (fitting.next(), fitting.next()) {
             (Some(key), None) => key,
@@ -83,8 +84,8 @@ pub fn verify(
     accept(&claims, rules, now_s)
 }
 
-/// The algorithm of a token, with its name. Parameters that change what is signed, or that name keys,
-/// are not obeyed: `jku`, `jwk`, `x5u` and `x5c` are never read.
+/// Returns the algorithm of a token with its name. Refuses parameters that change what is signed.
+/// Ignores parameters that name keys: `jku`, `jwk`, `x5u` and `x5c` are never read.
 fn algorithm(head: &Map<String, Value>) -> Result<(Algorithm, &str), Refused> {
     use Refused::Wrong;
     if head.contains_key("crit") || head.contains_key("b64") || head.contains_key("zip") {
@@ -93,7 +94,8 @@ fn algorithm(head: &Map<String, Value>) -> Result<(Algorithm, &str), Refused> {
     if head.contains_key("cty") {
         return Err(Wrong("nested"));
     }
-    // An issuer signs other things with the same keys, for example logout tokens (RFC 8725, 3.11).
+    // With the same keys, an issuer also signs other things, such as logout tokens (RFC 8725,
+    // 3.11).
     let is_known = head.get("typ").is_none_or(|kind| {
         let kind = kind.as_str().unwrap_or_default().to_ascii_lowercase();
         matches!(kind.strip_prefix("application/").unwrap_or(&kind), "jwt" | "at+jwt")
@@ -105,7 +107,7 @@ fn algorithm(head: &Map<String, Value>) -> Result<(Algorithm, &str), Refused> {
     Ok((Algorithm::from_name(name).ok_or(Wrong("algorithm"))?, name))
 }
 
-/// Checks the claims of a token whose signature is right.
+/// Checks the claims of a token whose signature is valid.
 fn accept(
     claims: &Map<String, Value>,
     rules: &TokenRules,
@@ -149,7 +151,7 @@ fn accept(
     })
 }
 
-/// Whether a claim is this value, or a list that contains it.
+/// Whether a claim equals the value `wanted`, or is a list that contains it.
 fn is_or_has(claim: &Value, wanted: &Value) -> bool {
     claim == wanted || claim.as_array().is_some_and(|list| list.contains(wanted))
 }

@@ -1,5 +1,6 @@
-//! Signed requests: whether a signature was made with a secret for this body, and when, and whether
-//! rules for signatures can be obeyed. It must not know where secrets come from, functions, or clocks.
+//! Signed requests: checks whether a signature was made with a secret for this body and within the
+//! time window, and whether rules for signatures can be obeyed. This module must not know where
+//! secrets come from, what functions are, or which clock is used.
 
 mod rules;
 
@@ -11,19 +12,21 @@ use mote_core::invocation::headers;
 use mote_spec::{HmacRules, SignatureEncoding, SignatureHash, WebhookRules, WebhookScheme};
 use ring::hmac::{self, Algorithm};
 
-/// Signatures in one request at most: a service that replaces its secret sends two.
+/// Most signatures in one request. A service that is replacing its secret sends two.
 const SIGNATURES_MAX: usize = 8;
-/// The prefix of secrets of Standard Webhooks, which may be missing. The rest is in base64.
+/// The prefix of secrets of Standard Webhooks, which may be missing. The rest of the secret is
+/// base64.
 const STANDARD_SECRET: &str = "whsec_";
 
-/// Whether the head has a signature of this scheme, of the right length and from within the window. Who
-/// made it cannot be said without the body.
+/// Whether the head contains a signature of this scheme with the right length and a time within the
+/// window. This does not show who made the signature, because that check also needs the body.
 #[must_use]
 pub fn is_signed(rules: &WebhookRules, block: &[u8], now_unix_ms: u64) -> bool {
     Signed::of(&rules.scheme, block).is_some_and(|signed| signed.is_possible(rules, now_unix_ms))
 }
 
-/// Whether a request has a valid signature of this secret. Takes about a millisecond for 1 MiB.
+/// Whether a request has a valid signature made with this secret. Takes about a millisecond for 1
+/// MiB.
 #[must_use]
 pub fn verifies(
     rules: &WebhookRules,
@@ -33,7 +36,7 @@ pub fn verifies(
     now_unix_ms: u64,
 ) -> bool {
     let Some(signed) = Signed::of(&rules.scheme, block) else { return false };
-    // A file that an editor wrote ends with a line feed.
+    // If an editor wrote the file of the secret, it ends with a line feed.
     let text = secret.trim_end_matches(['\r', '\n']);
     let decoded;
     let secret = if rules.scheme == WebhookScheme::Standard {
@@ -51,8 +54,8 @@ pub fn verifies(
     let mut context = hmac::Context::with_key(&key);
     context.update(&signed.begin);
     context.update(body);
-    // ring compares in constant time, but only with the signature of one piece. So what is compared
-    // are the signatures of both signatures.
+    // ring compares in constant time only when it also computes the signature itself, and only over
+    // one piece of data. Therefore both signatures are signed again, and the results are compared.
     let expected = hmac::sign(&key, context.sign().as_ref());
     signed
         .signatures
@@ -60,18 +63,18 @@ pub fn verifies(
         .any(|signature| hmac::verify(&key, signature, expected.as_ref()).is_ok())
 }
 
-/// What a head says about its signature.
+/// What the head of a request says about its signature.
 struct Signed<'a> {
     algorithm: Algorithm,
-    /// The signatures as bytes, of which one must be right.
+    /// The decoded signatures. One of them must be valid.
     signatures: Vec<Vec<u8>>,
     time: Option<&'a [u8]>,
-    /// What is signed before the body.
+    /// The bytes that are signed before the body.
     begin: Vec<u8>,
 }
 
 impl<'a> Signed<'a> {
-    /// Whether one of the signatures can be valid, and the time is within the window.
+    /// Whether one of the signatures has the right length, and the time is within the window.
     fn is_possible(&self, rules: &WebhookRules, now_unix_ms: u64) -> bool {
         let length = self.algorithm.digest_algorithm().output_len();
         let is_in_time = self.time.is_none_or(|time| {
@@ -104,7 +107,7 @@ impl<'a> Signed<'a> {
                     match (part[..at].trim_ascii(), part[at + 1..].trim_ascii()) {
                         (b"t", value) if time.replace(value).is_some() => return None,
                         (b"v1", value) => signatures.push(hex(value)?),
-                        // Other versions of signatures.
+                        // Signatures of other versions are ignored.
                         _ => {}
                     }
                 }
@@ -162,7 +165,7 @@ fn is_few(signatures: &[Vec<u8>]) -> bool {
     (1..=SIGNATURES_MAX).contains(&signatures.len())
 }
 
-/// The value of a field that is there exactly once.
+/// Returns the value of a field that occurs exactly once.
 fn only<'a>(block: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut values =
         headers(block).filter(|(field, _)| *field == name.as_bytes()).map(|(_, value)| value);
@@ -198,7 +201,7 @@ mod tests {
         hmac::sign(&key, text.as_bytes()).as_ref().to_vec()
     }
 
-    /// The example of GitHub's documentation.
+    /// The example in GitHub's documentation.
     #[test]
     fn the_example_of_github() {
         let rules = rules(WebhookScheme::Github);
@@ -301,7 +304,7 @@ mod tests {
         assert!(!call("msg_1", "key"), "no base64");
     }
 
-    /// The examples of Slack's documentation and of Standard Webhooks' specification.
+    /// The examples in Slack's documentation and in the specification of Standard Webhooks.
     #[test]
     fn the_examples_of_slack_and_standard_webhooks() {
         let body = "token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow\

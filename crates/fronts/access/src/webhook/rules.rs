@@ -1,14 +1,14 @@
-//! Whether rules for signatures can be obeyed.
+//! Checks whether rules for signatures can be obeyed.
 
 use mote_spec::fields::is_set_by_node;
 use mote_spec::{HmacRules, WebhookRules, WebhookScheme, is_secret_name};
 
-/// Longest window of a signature: within it, whoever has seen a request can send it again.
+/// Longest time window of a signature. Within it, anybody who has seen a request can send it again.
 const WINDOW_MS_MAX: u64 = 3_600_000;
-/// Longest text of a scheme in bytes.
+/// Longest text in the rules of the scheme `hmac`, in bytes.
 const TEXT_BYTES_MAX: usize = 128;
 
-/// The first mistake in rules: the key in `[access]`, and what it must be.
+/// Finds the first mistake in the rules: the key in `[access]`, and what its value must be.
 pub fn check(rules: &WebhookRules) -> Result<(), (&'static str, &'static str)> {
     let is_window = (1_000..=WINDOW_MS_MAX).contains(&rules.window_ms);
     let mut wishes = vec![
@@ -40,7 +40,7 @@ fn of_hmac(rules: &HmacRules) -> [(bool, &'static str, &'static str); 5] {
         text.len() <= TEXT_BYTES_MAX && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
     };
     let begin = rules.signed.strip_suffix("{body}");
-    // Another word in braces is the placeholder of another service.
+    // Another word in braces is a placeholder that only another service knows.
     let is_begin = |begin: &str| is_text(begin) && !begin.replace("{timestamp}", "").contains('{');
     let times = rules.signed.matches("{timestamp}").count();
     let field = "the name of a header field";

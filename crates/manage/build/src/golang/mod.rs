@@ -1,5 +1,6 @@
-//! The files that turn a Go function into a program: its worker, the modules of platforms that it may
-//! import without a download, and a `func main`. It must not know how a program is built or stored.
+//! The files that turn a Go function into a program: its worker, the platform modules that it may
+//! import without a download, and a `func main`. This module must not know how a program is built
+//! or stored.
 
 mod vendor;
 
@@ -14,7 +15,7 @@ use sha2::{Digest, Sha256};
 use self::vendor::Vendor;
 pub use self::vendor::is_vendored;
 
-/// The files of the worker, a package next to the function's own.
+/// The files of the worker. They become a package next to the function's own package.
 const WORKER: [&str; 8] = [
     "frames.go",
     "worker.go",
@@ -25,24 +26,24 @@ const WORKER: [&str; 8] = [
     "cloudevents.go",
     "adapter.go",
 ];
-/// The worker's folder in the module. The compiler refuses a function that has a folder of this
-/// name.
+/// The worker's folder in the module. A function that already has a folder with this name does not
+/// compile.
 const WORKER_FOLDER: &str = "mote_worker";
 /// The folder in the module for the packages that the node provides.
 const PROVIDED_FOLDER: &str = "mote_provided";
 
-/// A module of a platform that is built into `mote`, so that functions that import it need no
+/// A platform's module that is built into `mote`, so that functions can import it without a
 /// download.
 struct Provided {
-    /// Its import path.
+    /// The import path of the module.
     module: &'static str,
-    /// The path of each file in the module, and in the folder of all provided files.
+    /// For each file, its path in the module, and its path in the folder of all provided files.
     files: &'static [(&'static str, &'static str)],
-    /// Modules that it imports, which the node provides too.
+    /// Modules that this module imports. The node provides them, too.
     needs: &'static [&'static str],
 }
 
-/// The folder of the worker's files, as [`crate::shims`] names it.
+/// The folder of the worker's files, as a path in [`crate::shims`].
 const WORKER_FILES: &str = "go/worker";
 const PROVIDED_FILES: &str = "go/provided";
 
@@ -60,7 +61,7 @@ const OPEN_FAAS: [Provided; 2] = [
 const LOGGER: &str = "github.com/nuclio/logger";
 
 const NUCLIO_SDK: &str = "github.com/nuclio/nuclio-sdk-go";
-/// The import path that the module had first.
+/// The import path that the module had at first.
 const NUCLIO_SDK_FIRST: &str = "github.com/nuclio/nuclio-sdk";
 const NUCLIO_FILES: &[(&str, &str)] = &[
     ("nuclio.go", "nuclio/nuclio.go"),
@@ -79,7 +80,7 @@ const NUCLIO: [Provided; 4] = [
     },
 ];
 
-/// What functions that are written for `mote` itself may import.
+/// Modules that functions written for `mote` itself may import.
 const MOTE: [Provided; 1] = [Provided {
     module: "mote.internal/mote",
     files: &[
@@ -107,8 +108,8 @@ fn provided(spec: &FunctionSpec) -> &'static [Provided] {
     }
 }
 
-/// The name of the adapter package for functions whose types come from a platform's package, and the
-/// path of its text.
+/// If the function's types come from a platform's package, the name of the adapter package and the
+/// path of the adapter's text.
 fn adapter(spec: &FunctionSpec) -> Option<(&'static str, &'static str)> {
     match spec.compat {
         Some(Platform::Nuclio) => Some(("mote_nuclio", "go/adapters/nuclio.go")),
@@ -129,10 +130,11 @@ fn texts_of<'a>(
     module.files.iter().map(|(name, path)| (*name, texts.text(&format!("{PROVIDED_FILES}/{path}"))))
 }
 
-/// The folder for generated files, in the folder that becomes the packages, until they are copied.
+/// The folder for generated files, inside the folder of the build's result. The build copies the
+/// files from there.
 pub const GENERATED: &str = ".mote";
 
-/// The inputs that determine the program.
+/// The key of the program. It is a hash of everything that determines the program.
 pub fn key(spec: &FunctionSpec, code_hash: &str, version: &str) -> String {
     let mut hash = Sha256::new();
     let contract = [spec.compat.map_or("", Platform::as_str), spec.answered_by().as_str()];
@@ -150,8 +152,8 @@ pub fn key(spec: &FunctionSpec, code_hash: &str, version: &str) -> String {
     format!("{key}-go{plain}-{}", std::env::consts::ARCH)
 }
 
-/// Writes the files that turn the function with this code into a program, below [`GENERATED`] in
-/// `folder`. Returns the package to build. Blocks.
+/// Writes the files that turn the function with this code into a program. They are written below
+/// [`GENERATED`] in `folder`. Returns the package to build. Blocks.
 pub fn generate(spec: &FunctionSpec, code: &Path, folder: &Path) -> Result<String, Problem> {
     let package = package(spec, code)?;
     let root = folder.join(GENERATED);
@@ -173,7 +175,8 @@ pub fn generate(spec: &FunctionSpec, code: &Path, folder: &Path) -> Result<Strin
     }
     let worker = format!("{module}/{WORKER_FOLDER}");
     let is_main = package == "main";
-    // In the function's own package, its name needs no package in front.
+    // The function can be called without a package name here, because the call is in its own
+    // package.
     let front = if is_main { "" } else { "function." };
     let mut imports = format!("\tmote_worker {worker:?}\n");
     if !is_main {
@@ -207,11 +210,11 @@ pub fn generate(spec: &FunctionSpec, code: &Path, folder: &Path) -> Result<Strin
     Ok("./mote_main".to_owned())
 }
 
-/// The files of the package at the top of the code, without its tests.
+/// The Go files of the package at the top of the code, without its tests.
 fn sources(code: &Path) -> impl Iterator<Item = (String, String)> {
     std::fs::read_dir(code).into_iter().flatten().flatten().filter_map(|entry| {
         let name = entry.file_name().to_string_lossy().into_owned();
-        // Links are left out, as the compiler does: many links may lead to one long file.
+        // Links are left out, as the compiler does, because many links could lead to one long file.
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
         let is_source = is_file && name.ends_with(".go") && !name.ends_with("_test.go");
         is_source.then(|| (name, std::fs::read_to_string(entry.path()).unwrap_or_default()))
@@ -223,15 +226,15 @@ fn has_function(code: &Path, name: &str) -> bool {
     sources(code).any(|(_, text)| text.lines().any(|line| line.starts_with(&start)))
 }
 
-/// Whether the platform loads a package main without calling its `func main`.
+/// Whether the platform loads a package `main` without calling its `func main`.
 fn ignores_main(spec: &FunctionSpec) -> bool {
     spec.compat == Some(Platform::Nuclio)
 }
 
 const MAIN: &str = "func main()";
 
-/// Writes each file that has a `func main` again, with that function renamed so that nothing calls
-/// it.
+/// Writes a copy of each file that has a `func main`. In the copy, this function has another name,
+/// so that nothing calls it.
 fn leave_out_main(
     spec: &FunctionSpec,
     code: &Path,
@@ -253,7 +256,8 @@ fn leave_out_main(
     Ok(())
 }
 
-/// A program that reads the request's body, calls the function once and writes what it returns.
+/// Returns the source of a program that reads the request's body, calls the function once and
+/// writes its result.
 fn per_call(module: &str, entry: &str) -> String {
     format!(
         "package main\n\nimport (\n\t\"fmt\"\n\t\"io\"\n\t\"log\"\n\t\"os\"\n\n\tfunction {module:?}\n)\n\n\
@@ -263,8 +267,8 @@ fn per_call(module: &str, entry: &str) -> String {
     )
 }
 
-/// The import path of the function's module. Writes a `go.mod` where the function has none, or
-/// where it needs a module that the node provides.
+/// Returns the import path of the function's module. Writes a `go.mod` if the function has none, or
+/// if it needs a module that the node provides.
 fn module(
     spec: &FunctionSpec,
     code: &Path,
@@ -276,7 +280,7 @@ fn module(
         .lines()
         .find_map(|line| line.trim().strip_prefix("module "))
         .map(|rest| rest.split("//").next().unwrap_or("").trim().trim_matches('"').to_owned());
-    // The templates of OpenFaaS use this name, and functions import their folders by it.
+    // OpenFaaS's templates use this module name, and functions import their own folders by it.
     let usual =
         if spec.compat == Some(Platform::OpenFaas) { "handler/function" } else { "function" };
     let module = named.clone().unwrap_or_else(|| usual.to_owned());
@@ -284,8 +288,8 @@ fn module(
         Some(_) => written,
         None => format!("module {module}\n\ngo 1.21\n"),
     };
-    // Modules that the function brings itself stay unchanged, because a vendor folder has to agree
-    // with go.mod.
+    // Modules that the function itself provides stay unchanged, because a vendor folder must agree
+    // with `go.mod`.
     let vendor = Vendor::of(code);
     let brings = |name: &str| {
         let replaced = text.lines().any(|line| {
@@ -326,8 +330,8 @@ fn module(
     Ok(module)
 }
 
-/// The name of the package at the top of the code. Refuses a program, because functions of a
-/// program cannot be called from outside.
+/// Returns the name of the package at the top of the code. Refuses a program with a `func main`,
+/// because its functions cannot be called from outside.
 fn package(spec: &FunctionSpec, code: &Path) -> Result<String, Problem> {
     let mut found = None;
     for (name, text) in sources(code) {
@@ -368,7 +372,7 @@ mod tests {
         let name = mote_spec::FunctionName::new("f").unwrap();
         let spec = FunctionSpec::with_defaults(name, Runtime::Go, "Handle");
         assert_eq!(package(&spec, code.path()).unwrap(), "own");
-        // Without a Go file of its own there is no package, even if a link leads to one.
+        // Without a Go file of its own, the code contains no package, even if a link leads to one.
         fs::remove_file(at("f_own.go")).unwrap();
         assert!(package(&spec, code.path()).is_err());
     }

@@ -1,18 +1,18 @@
-//! The packages that a function brings in a folder `vendor`. `go` reads the packages in it from the
-//! list `vendor/modules.txt`, and accepts the list only if it agrees with `go.mod`.
+//! The packages that a function contains in its folder `vendor`. `go` reads the list of these
+//! packages, `vendor/modules.txt`, and accepts the list only if it agrees with `go.mod`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Most files and folders of a vendor folder that are visited.
+/// At most this many files and folders in a vendor folder are visited.
 const ENTRIES_MAX: usize = 200_000;
 
 /// The vendor folder of a function.
 pub(crate) struct Vendor {
     list: Option<String>,
     has_go_mod: bool,
-    /// The import paths of its packages, if it has no list.
+    /// The import paths of the packages in the folder, if it contains no list.
     packages: BTreeSet<String>,
     folder: std::path::PathBuf,
 }
@@ -23,7 +23,8 @@ pub fn is_vendored(code: &Path) -> bool {
 }
 
 impl Vendor {
-    /// The vendor folder in `code`. A folder without a list next to a `go.mod` is left to `go`.
+    /// Finds the vendor folder in `code`. If the code has a `go.mod` and the folder has no list,
+    /// returns `None` and leaves the folder to `go`.
     pub(crate) fn of(code: &Path) -> Option<Self> {
         let folder = code.join("vendor");
         let has_go_mod = code.join("go.mod").is_file();
@@ -36,13 +37,14 @@ impl Vendor {
         is_used.then_some(Self { list, has_go_mod, packages, folder })
     }
 
-    /// Whether the folder contains a module or a part of it.
+    /// Whether the folder contains a module, or a part of it.
     pub(crate) fn has(&self, module: &str) -> bool {
         self.folder.join(module).is_dir()
     }
 
-    /// The list of its packages. Without a `go.mod` of the function, the requirements are added to the
-    /// one that is written for it.
+    /// Returns the list of the folder's packages. If the function has no `go.mod`, adds the
+    /// requirements of the packages to `go_mod`, the text of the one that is written for the
+    /// function.
     pub(crate) fn list(&self, go_mod: &mut String) -> String {
         match &self.list {
             Some(list) if self.has_go_mod => ended(list),
@@ -50,7 +52,7 @@ impl Vendor {
             None => {
                 let mut text = String::new();
                 for module in &self.packages {
-                    // A package below another one belongs to the same module.
+                    // If another package is above this one, both belong to the same module.
                     let is_below = |other: &String| module.starts_with(&format!("{other}/"));
                     if self.packages.iter().any(is_below) {
                         continue;
@@ -69,14 +71,15 @@ impl Vendor {
     }
 }
 
-/// The lines of the list for one module with these files, which `go_mod` then requires.
+/// Returns the lines of the list for one module with these files. Adds the module's requirement to
+/// `go_mod` if it is missing.
 pub(crate) fn entry<'a>(
     module: &str,
     files: impl Iterator<Item = &'a str>,
     go_mod: &mut String,
 ) -> String {
     let version = require(go_mod, module, &version_of(module));
-    // The version of Go decides which syntax the module may use.
+    // The Go version in this line decides which syntax the module may use.
     let mut text = format!("# {module} {version}\n## explicit; go 1.21\n");
     let folders: BTreeSet<&str> =
         files.map(|file| file.rsplit_once('/').map_or("", |(folder, _)| folder)).collect();
@@ -87,7 +90,7 @@ pub(crate) fn entry<'a>(
     text
 }
 
-/// A version that the path of a module permits.
+/// Returns a version that the module's path permits.
 fn version_of(module: &str) -> String {
     let last = module.rsplit('/').next().unwrap_or_default();
     let suffix = if module.starts_with("gopkg.in/") {
@@ -99,7 +102,8 @@ fn version_of(module: &str) -> String {
     format!("v{}.0.0", major.unwrap_or(0))
 }
 
-/// The version in which `go_mod` requires a module; adds the requirement if there is none.
+/// Returns the version in which `go_mod` requires a module. Adds the requirement with `version` if
+/// there is none.
 fn require(go_mod: &mut String, module: &str, version: &str) -> String {
     let known = go_mod.lines().find_map(|line| {
         let mut words = line.trim().trim_start_matches("require ").split_whitespace();
@@ -111,7 +115,8 @@ fn require(go_mod: &mut String, module: &str, version: &str) -> String {
     })
 }
 
-/// A list whose `go.mod` is lost: every module in it becomes a requirement.
+/// Returns a list whose `go.mod` is missing, with changes so that it agrees with `go_mod`. Every
+/// module in the list becomes a requirement there.
 fn required(list: &str, go_mod: &mut String) -> String {
     let mut text = String::new();
     let mut lines = list.lines().peekable();
@@ -133,7 +138,7 @@ fn ended(list: &str) -> String {
     if list.is_empty() || list.ends_with('\n') { list.to_owned() } else { format!("{list}\n") }
 }
 
-/// The import paths of the folders that contain Go files. Links are not followed.
+/// The import paths of all folders that contain Go files. Links are not followed.
 fn packages(vendor: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut left = vec![(vendor.to_owned(), String::new())];

@@ -1,10 +1,12 @@
-//! The part of the node's configuration of registries that an installation for a function of a
-//! namespace sees. Its owner is not the one who runs the node, so it sees no credential: only settings
-//! that are known to contain none, and addresses without user names, passwords and queries.
+//! Decides which part of the node's configuration of registries an installation for a function in a
+//! namespace sees. The owner of such a function does not run the node, so the installation must not
+//! see any credential. It sees only settings that never contain one, and addresses without user
+//! names, passwords and queries.
 
 use crate::packages::client::Client;
 
-/// Settings that are let through, as pip and npm write them in files. npm also has `@SCOPE:registry`.
+/// Settings that are let through, in the spelling of pip's and npm's files. For npm,
+/// `@SCOPE:registry` is let through as well.
 const PIP: &[&str] = &[
     "cert",
     "default-timeout",
@@ -36,11 +38,11 @@ const NPM: &[&str] = &[
     "strict-ssl",
 ];
 
-/// A configuration file: its path inside, the variable that names it, and its text.
+/// A configuration file: its path inside the sandbox, the variable that names it, and its text.
 type ConfigFile<'a> = (&'a str, Option<&'a str>, String);
 
-/// Leaves out what may be a credential. `prefixes` are those of the client's variables; other variables
-/// stay as they are, because no client sees them.
+/// Removes what may be a credential from variables and files. `prefixes` are those of the client's
+/// variables. Other variables stay unchanged, because no client sees them.
 pub(crate) fn leave_out(
     client: Client,
     prefixes: &[&str],
@@ -51,7 +53,7 @@ pub(crate) fn leave_out(
         let Some(setting) = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)) else {
             return true;
         };
-        // Without a value, Go would use any host.
+        // If GOPROXY had no value, Go would fetch modules from any host.
         let kept = without_credentials(client, value)
             .or_else(|| (name == "GOPROXY").then(|| "off".to_owned()));
         let Some(kept) = kept else { return false };
@@ -66,7 +68,7 @@ pub(crate) fn leave_out(
             if trimmed.is_empty() || trimmed.starts_with(['#', ';']) {
                 continue;
             }
-            // Further values of a setting of pip are below it.
+            // In pip's files, further values of a setting are in the indented lines below it.
             let is_further = client == Client::Pip
                 && line.starts_with([' ', '\t'])
                 && (!trimmed.contains(['=', ':'])
@@ -96,15 +98,15 @@ fn is_let_through(client: Client, setting: &str) -> bool {
             let scope = setting.strip_prefix('@').and_then(|rest| rest.strip_suffix(":registry"));
             NPM.contains(&setting) || scope.is_some_and(|scope| !scope.contains([':', '/']))
         }
-        // The prefixes are the names of its variables.
+        // For Go, the prefixes are the complete names of its variables.
         Client::Go => true,
     }
 }
 
-/// A value whose addresses have no user name, password or query. `None` if an `@` is left, before which
-/// there may be a password in a form that is not understood here.
+/// Removes user names, passwords and queries from all addresses in a value. Returns `None` if an
+/// `@` is left, because a password in a form that is not understood here may come before it.
 fn without_credentials(client: Client, value: &str) -> Option<String> {
-    // A password may have any character that does not separate addresses.
+    // A password may contain any character that does not separate addresses.
     let is_end = |c: char| match client {
         Client::Pip => c.is_whitespace(),
         Client::Npm => false,
@@ -250,7 +252,7 @@ find-links = /wheels
             ),
             (Client::Go, go, "GOPROXY", "https:a:b@c.example", Some("off")),
             (Client::Go, &["GOSUMDB"], "GOSUMDB", "https:a:b@c.example", None),
-            // The proxy of the node itself keeps its password, which no client sees.
+            // The password of the node's own proxy stays, because no client sees it.
             (Client::Pip, pip, "HTTPS_PROXY", "http://a:b@c.example", Some("http://a:b@c.example")),
         ] {
             assert_eq!(seen(client, prefixes, name, value).as_deref(), expected, "{name}");

@@ -1,9 +1,9 @@
-//! The inputs of a package installation, as far as the function's own files show them.
+//! Finds the inputs of a package installation in the function's own files.
 //!
-//! Functions that ask for the same packages share one installation. A list of requirements may lead
-//! to further files of the function, and its scripts may read any of them. If all files that an
-//! installation can use are known, it sees only those. Otherwise it sees all of the code, and its
-//! result belongs to that code alone.
+//! Functions that ask for the same packages share one installation. But a list of requirements may
+//! lead to further files of the function, and scripts may read any file. If all files that an
+//! installation can use are known, the installation sees only these files. Otherwise it sees the
+//! whole code, and its result is used only for this code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -12,19 +12,19 @@ use mote_spec::{FunctionSpec, Platform};
 
 use crate::packages::registries::{Place, places_in};
 
-/// Files that lists of requirements may lead to, and bytes of each. Above these limits all of the
-/// code counts as an input.
+/// Most files to which lists of requirements may lead, and most bytes of each. Beyond these limits,
+/// the whole code counts as an input.
 const FILES_MAX: usize = 64;
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Options of requirements that name no file. The options that take a value as a separate word
-/// follow.
+/// Options in a list of requirements that name no file. The second list contains the options whose
+/// value is a separate word.
 const HARMLESS: [&str; 6] =
     ["--pre", "--prefer-binary", "--require-hashes", "--no-index", "--hash=", "--config-settings="];
 const HARMLESS_WITH_VALUE: [&str; 4] =
     ["--no-binary", "--only-binary", "--trusted-host", "--use-feature"];
-/// Endings that make pip treat a word as a file.
+/// Endings by which pip recognises a file.
 const ARCHIVES: [&str; 8] = [".whl", ".zip", ".tar", ".gz", ".bz2", ".xz", ".tgz", ".tbz"];
-/// Scripts of a package.json that npm runs during an installation.
+/// Scripts in a package.json that npm runs during an installation.
 const SCRIPTS: [&str; 8] = [
     "preinstall",
     "install",
@@ -39,16 +39,16 @@ const SCRIPTS: [&str; 8] = [
 /// The inputs that determine an installation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
-    /// Files of the code, by their path in it.
+    /// Input files, by their path in the code.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// Whether any other file of the code may affect the result.
+    /// Whether other files of the code may affect the result.
     pub whole_code: bool,
-    /// Hosts that are named by an address.
+    /// Hosts that the function names in addresses of packages.
     pub named: BTreeSet<Place>,
 }
 
 impl Inputs {
-    /// Writes the files into a folder that is made for them. Blocks.
+    /// Writes the files into `folder`, which this makes. Blocks.
     pub fn write(&self, folder: &Path) -> std::io::Result<()> {
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::create_dir(folder)?;
@@ -56,7 +56,8 @@ impl Inputs {
             let path = folder.join(name);
             std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
             std::fs::write(&path, bytes)?;
-            // The installation's own user reads them, whatever the umask of this process is.
+            // The installation's own user must be able to read the files, whatever the umask of
+            // this process is.
             for made in path.ancestors().take_while(|made| made.starts_with(folder)) {
                 let mode = if made == path { 0o644 } else { 0o755 };
                 std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode))?;
@@ -65,8 +66,8 @@ impl Inputs {
         Ok(())
     }
 
-    /// Adds a file of the code and returns its text. If it cannot be read, all of the code counts
-    /// as an input.
+    /// Adds a file of the code and returns its text. If the file cannot be read, the whole code
+    /// counts as an input.
     fn add(&mut self, code: &Path, name: &str) -> Option<String> {
         let path = code.join(name);
         let small = std::fs::symlink_metadata(&path)
@@ -81,7 +82,7 @@ impl Inputs {
         Some(text)
     }
 
-    /// `requirements.txt` and the files that it leads to.
+    /// The inputs of `requirements.txt`: the file itself, and the files to which it leads.
     pub fn of_requirements(code: &Path) -> Self {
         let mut inputs = Self::default();
         let mut ahead = vec!["requirements.txt".to_owned()];
@@ -105,7 +106,7 @@ impl Inputs {
         inputs
     }
 
-    /// The dependencies that a `pyproject.toml` lists.
+    /// The inputs of a `pyproject.toml` that lists the dependencies `asked`.
     pub fn of_pyproject(code: &Path, asked: &[String]) -> Self {
         let mut inputs = Self::default();
         inputs.add(code, "pyproject.toml");
@@ -116,7 +117,7 @@ impl Inputs {
         inputs
     }
 
-    /// `package.json` and its lock.
+    /// The inputs of `package.json`: the file itself, and its lock file.
     pub fn of_package(code: &Path) -> Self {
         let mut inputs = Self::default();
         let package = inputs.add(code, "package.json").unwrap_or_default();
@@ -138,7 +139,7 @@ impl Inputs {
         inputs
     }
 
-    /// Adds the places that version strings name; overrides are nested.
+    /// Adds the places that version strings name. The value may be nested, as overrides are.
     fn add_versions(&mut self, value: &serde_json::Value) {
         match value {
             serde_json::Value::Object(table) => {
@@ -158,7 +159,7 @@ impl Inputs {
         }
     }
 
-    /// Adds the places from which a lock file takes packages.
+    /// Adds the places from which a lock file takes packages. Called again for nested dependencies.
     fn add_locked(&mut self, table: &serde_json::Value) {
         for entry in table.as_object().into_iter().flat_map(serde_json::Map::values) {
             self.whole_code |= entry["link"] == true;
@@ -172,8 +173,8 @@ impl Inputs {
     }
 }
 
-/// The dependencies in the `pyproject.toml` of a Knative function, which has no other list. In a
-/// function of our own, that file may exist only for development tools.
+/// The dependencies in the `pyproject.toml` of a Knative function, which has no other list of them.
+/// For other functions, this file is not read, because it may be there only for development tools.
 pub fn project_dependencies(spec: &FunctionSpec, code: &Path) -> Vec<String> {
     if spec.compat != Some(Platform::Knative) || spec.runtime != mote_spec::Runtime::Python {
         return Vec::new();
@@ -191,15 +192,15 @@ pub fn project_dependencies(spec: &FunctionSpec, code: &Path) -> Vec<String> {
 /// A line of a list of requirements.
 #[derive(Debug, PartialEq, Eq)]
 enum Requirement {
-    /// A package by its name or address.
+    /// A package, given by its name or its address.
     Plain,
     /// Another list.
     List(String),
-    /// Anything else; it may lead to any file.
+    /// Anything else. It may lead to any file.
     Other,
 }
 
-/// Lines without comments; continued lines are joined.
+/// Returns the lines without comments. Lines that a backslash continues are joined.
 fn lines(text: &str) -> Vec<String> {
     let joined = text.replace("\\\r\n", " ").replace("\\\n", " ");
     let lines = joined.lines().map(|line| {
@@ -219,8 +220,8 @@ fn requirement(line: &str) -> Requirement {
             let name = rest.trim_start_matches(['=', ' ', '\t']).trim();
             let name = name.trim_matches(['"', '\'']);
             return if is_address(name) || name.contains("${") {
-                // The list behind an address may change, as its packages may; the places that it
-                // names are not known.
+                // A list at an address may change, and so may its packages. The places that it
+                // names are not known here.
                 Requirement::Other
             } else {
                 Requirement::List(name.to_owned())
@@ -246,7 +247,7 @@ fn requirement(line: &str) -> Requirement {
         if harmless || is_address(word) {
             continue;
         }
-        // `name@https://…` without spaces.
+        // The word may be `name@https://…` without spaces.
         let word =
             word.split_once('@').filter(|(_, at)| is_address(at)).map_or(word, |(name, _)| name);
         let lower = word.to_ascii_lowercase();
@@ -260,7 +261,8 @@ fn requirement(line: &str) -> Requirement {
     Requirement::Plain
 }
 
-/// The path in the code of a list that the file `from` names; `None` when it lies outside the code.
+/// Returns the path in the code of a list that the file `from` names, or `None` if the list is
+/// outside the code.
 fn inside(from: &str, list: &str) -> Option<String> {
     let list = Path::new(list);
     let folder = Path::new(from).parent().unwrap_or(Path::new(""));

@@ -1,8 +1,11 @@
-//! The packages that a function needs: what its own files ask for ([`inputs`]), what the images of
-//! other platforms contain ([`provided`]), the command of a [`client`] that installs both
-//! ([`wanted`]), the proxy through which an installation reaches the registries of its node
-//! ([`registries`]), what it does not see of their configuration (`credentials`), and what people need
-//! of its output ([`output`]).
+//! The packages that a function needs, and how they are installed:
+//!
+//! - [`inputs`]: what the function's own files ask for
+//! - [`provided`]: packages that the images of other platforms contain
+//! - [`wanted`]: both together, with the command of a [`client`] that installs them
+//! - [`registries`]: the proxy through which an installation reaches the registries of the node
+//! - `credentials`: what an installation does not see of the registries' configuration
+//! - [`output`]: the lines of an installation's output that people need
 //!
 //! This module must not know a node, the store or sandboxes. `mote-node` runs the installations.
 

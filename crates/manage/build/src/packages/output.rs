@@ -1,15 +1,15 @@
-//! What people need of the output of pip, npm or go.
+//! Finds the lines that people need in the output of pip, npm or go.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
-/// Lines of a failed client's output that are shown: the first ones that name errors, because the
-/// other errors follow from them, and the last lines.
+/// How many lines of a failed client's output are shown: the first lines that name errors, because
+/// later errors follow from them, and the last lines.
 const ERROR_LINES_MAX: usize = 6;
 const TAIL_LINES: usize = 8;
 
-/// The part of a client's output that people need: the lines that name its errors, then its last
-/// lines. Both clients print much more after an error than is useful.
+/// Returns the part of a client's output that people need: the lines that name errors, then the
+/// last lines. After an error, pip and npm print much more than is useful.
 pub fn told(output: &VecDeque<String>) -> String {
     let errors: Vec<usize> =
         (0..output.len()).filter(|at| names_an_error(&output[*at])).take(ERROR_LINES_MAX).collect();
@@ -33,13 +33,14 @@ fn names_an_error(line: &str) -> bool {
     let line = line.trim();
     let of_npm = ["npm error ", "npm ERR! "].iter().find_map(|prefix| line.strip_prefix(prefix));
     match of_npm {
-        // npm repeats a bare code, and ends by naming a log file that was removed with the sandbox.
+        // npm also prints a bare code, and finally the name of a log file that was removed with the
+        // sandbox.
         Some(said) => said.contains(' ') && !said.contains("debug-0.log"),
         None => line.starts_with("ERROR: ") || line.starts_with("error: "),
     }
 }
 
-/// npm's messages about entries of a lock file that do not fit: a line for each of the first few.
+/// Returns npm's messages about wrong entries in a lock file, at most five lines.
 pub fn stale_entries(output: &VecDeque<String>) -> String {
     let named = |line: &&String| line.contains("Missing: ") || line.contains("Invalid: ");
     output.iter().filter(named).take(5).map(|line| format!("\n  | {line}")).collect()

@@ -1,6 +1,6 @@
-//! Packages that the official images of other platforms contain, for functions that import them
-//! without naming them. The node installs them for a function that imports them, and all such
-//! functions share the installation.
+//! Packages that the official images of other platforms contain. A function may import them without
+//! naming them, so the node installs them for each function that imports them. All such functions
+//! share one installation.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,16 +8,17 @@ use std::path::Path;
 
 use mote_spec::{FunctionSpec, Platform, Runtime};
 
-/// Source files of one function that are searched.
+/// At most this many source files of a function are searched.
 const FILES_MAX: usize = 64;
-/// Bytes of one file that are searched.
+/// At most this many bytes of each file are searched.
 const SOURCE_BYTES_MAX: u64 = 1 << 20;
 
-/// A module as a function imports it, and the package that contains it.
+/// The name of a module in an import, and the package that contains it.
 type Provided = (&'static str, &'static str);
 
-// Packages whose later versions changed what they export are named with the version of the image: a
-// later `serialize-error` cannot be loaded with `require`, and a later `redis` has another interface.
+// Some packages changed their exports in later versions: a later `serialize-error` cannot be loaded
+// with `require`, and a later `redis` has another interface. The tables name such packages with the
+// version that the image contains.
 
 /// Python modules of OpenWhisk's images.
 const OPENWHISK_PYTHON: &[Provided] = &[
@@ -76,7 +77,7 @@ const NUCLIO_PYTHON: &[Provided] = &[("nuclio_sdk", "nuclio-sdk"), ("msgpack", "
 /// Python modules of Knative's templates.
 const KNATIVE_PYTHON: &[Provided] =
     &[("parliament", "parliament-functions"), ("cloudevents", "cloudevents")];
-/// Python modules of OpenFaaS's templates over HTTP. The oldest template has none.
+/// Python modules of OpenFaaS's HTTP templates. The oldest template contains none.
 const OPENFAAS_PYTHON: &[Provided] = &[
     ("click", "click"),
     ("flask", "flask"),
@@ -136,7 +137,7 @@ fn table(compat: Platform, runtime: Runtime, template: Option<&str>) -> &'static
     match (compat, runtime) {
         (Platform::OpenWhisk, Runtime::Python) => OPENWHISK_PYTHON,
         (Platform::OpenWhisk, Runtime::Node) => OPENWHISK_NODE,
-        // Its handlers run under a watchdog, without a framework.
+        // Functions of these templates run under a watchdog, without a framework.
         (Platform::OpenFaas, _) if matches!(template, Some("python3" | "node")) => &[],
         (Platform::OpenFaas, Runtime::Python) => OPENFAAS_PYTHON,
         (Platform::OpenFaas, Runtime::Node) => OPENFAAS_NODE,
@@ -154,7 +155,8 @@ fn name_of(package: &str) -> &str {
     package.split(['@', '<', '=']).next().unwrap_or(package)
 }
 
-/// The packages that a function imports, has not named, and would have on its own platform.
+/// The packages that a function imports without naming them, and that its own platform would
+/// provide.
 pub fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
     let Some(compat) = spec.compat else { return Vec::new() };
     let known = table(compat, spec.runtime, spec.template.as_deref());
@@ -172,8 +174,8 @@ pub fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
         named.push('\n');
         named.push_str(&read(&code.join("pyproject.toml")).to_lowercase());
     }
-    // With hashes in the list, pip demands a hash of every package, including those that are not in
-    // the list.
+    // If the list contains hashes, pip demands a hash for every package, even for those that are
+    // not in the list. The packages here have none, so none are added.
     if named.contains("--hash=") || named.contains("--require-hashes") {
         return Vec::new();
     }
@@ -189,8 +191,8 @@ pub fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
         let name = name_of(package);
         if is_python { requirements_name(&named, name) } else { depends_on(&named, name) }
     };
-    // A framework defines this contract, so the package is needed whether or not the code imports
-    // it.
+    // The contract of these templates is defined by a framework, so its package is needed even if
+    // the code does not import it.
     let is_served_by = |package: &str| match spec.template.as_deref() {
         Some("fastapi") => package == "fastapi",
         Some("parliament") => package == "parliament-functions",
@@ -201,7 +203,7 @@ pub fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
     };
     let mut packages: Vec<String> = Vec::new();
     for (_, package) in known.iter().filter(wanted) {
-        // Two modules may belong to one package.
+        // Two modules may belong to the same package.
         if !packages.iter().any(|known| known == package) {
             packages.push((*package).to_owned());
         }
@@ -209,14 +211,14 @@ pub fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
     packages
 }
 
-/// Whether a list of requirements names a package, by its name or as a wheel, an archive or a
-/// repository of that name. `list` is in lower case.
+/// Whether a list of requirements names a package: by its name, or as a wheel, an archive or a
+/// repository with this name. `list` is in lower case.
 fn requirements_name(list: &str, package: &str) -> bool {
     let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
     let is_it = |word: &str| {
         let word = word.replace('_', "-");
         let rest = word.strip_prefix(package);
-        // In the name of a wheel or an archive, the version follows.
+        // In the name of a wheel or an archive, the version comes after the package name.
         let is_version = |rest: &str| rest.starts_with(|letter: char| letter.is_ascii_digit());
         rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('-').is_some_and(is_version))
     };
@@ -228,7 +230,7 @@ fn requirements_name(list: &str, package: &str) -> bool {
     })
 }
 
-/// Whether a `package.json` (in lower case) has a package among its dependencies.
+/// Whether a `package.json`, given in lower case, lists a package among its dependencies.
 fn depends_on(package_json: &str, package: &str) -> bool {
     let Ok(whole) = serde_json::from_str::<serde_json::Value>(package_json) else { return false };
     ["dependencies", "devdependencies", "optionaldependencies", "peerdependencies"]
@@ -236,7 +238,7 @@ fn depends_on(package_json: &str, package: &str) -> bool {
         .any(|kind| whole[kind].get(package).is_some())
 }
 
-/// The source files at the top of a folder and one folder below.
+/// The source files at the top of a folder and in the folders directly below it.
 fn sources(code: &Path, endings: &[&str]) -> Vec<String> {
     let entries = |folder: &Path| {
         let mut paths: Vec<_> = std::fs::read_dir(folder)
@@ -260,7 +262,7 @@ fn sources(code: &Path, endings: &[&str]) -> Vec<String> {
 fn read(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
-        // If a file cannot be read, the language reports it.
+        // A file that cannot be read is ignored here, because the language reports it later.
         let _ = file.take(SOURCE_BYTES_MAX).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
@@ -281,7 +283,7 @@ fn imports_in_python(source: &str, module: &str) -> bool {
 
 fn requires(source: &str, module: &str) -> bool {
     ['\'', '"'].iter().any(|quote| {
-        // A part of a package is required by its path: `uuid/v4`.
+        // A path such as `uuid/v4` requires a part of a package.
         [*quote, '/'].iter().any(|end| {
             source.contains(&format!("require({quote}{module}{end}"))
                 || source.contains(&format!("from {quote}{module}{end}"))

@@ -1,15 +1,14 @@
-//! Network access of a package installation: a proxy that reaches the registries of this node, and
-//! nothing else.
+//! Network access of a package installation: a proxy that reaches only the registries of this node.
 //!
-//! The code of dependencies runs while they are installed. It has a network of its own that
-//! contains only this proxy; it never sees the node's network, its loopback interface or the local
-//! network. The proxy reads the registries from the configuration that pip, npm and go read
-//! themselves. An address that only the function names (`name @ https://…`) must be a public one.
+//! While dependencies are installed, their code runs. It runs in a separate network that contains
+//! only this proxy, so it never sees the node's network, its loopback interface or the local
+//! network. The proxy finds the registries in the configuration that pip, npm and go read
+//! themselves. A host that only the function names (`name @ https://…`) must have a public address.
 //!
 //! The passwords of proxies stay in this process. The passwords of an index stay in the client's
-//! configuration, because the client sends them inside TLS, which this proxy does not open. Each
-//! client therefore sees its own configuration alone, and for a function of a namespace the part of it
-//! that [`credentials`] lets through.
+//! configuration, because the client sends them inside TLS, which this proxy does not open.
+//! Therefore each client sees only its own configuration, and for a function in a namespace only
+//! the part of it that [`credentials`] lets through.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -32,37 +31,38 @@ use tokio::task::JoinSet;
 use crate::packages::client::Client;
 use crate::packages::credentials;
 
-/// The proxy's address inside an installation.
+/// The proxy's address as an installation sees it.
 const PROXY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 77, 0, 2), 3128);
-/// Largest head of a request in bytes. Clients send a few hundred, and a few thousand with tokens.
+/// Longest head of a request in bytes. Clients send a few hundred bytes, or a few thousand with
+/// tokens.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// Time limit for a head, and for an outgoing connection.
+/// Time limit for reading a head, and for making an outgoing connection.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
-/// Simultaneous connections of one installation; npm opens 15, pip one.
+/// Most simultaneous connections of one installation. npm opens 15, pip one.
 const CONNECTIONS_MAX: usize = 64;
-/// Refused destinations that a message names.
+/// A message names at most this many refused destinations.
 const REFUSED_MAX: usize = 5;
-/// A larger file is not a configuration file of a package client.
+/// A larger file cannot be a configuration file of a package client.
 const CONFIG_BYTES_MAX: u64 = 64 << 10;
 
-/// Variables of the daemon that configure a client, by their prefixes.
+/// The node's environment variables that configure a client, by their prefixes.
 const VARIABLES: [(Client, &[&str]); 3] = [
     (Client::Pip, &["PIP_"]),
     (Client::Npm, &["npm_config_", "NPM_CONFIG_"]),
     (Client::Go, &["GOPROXY", "GONOSUMDB", "GOSUMDB", "GOPRIVATE", "GONOPROXY", "GOINSECURE"]),
 ];
-/// The configuration files of a client: path below `/` or the home folder, path inside, and the
-/// variable that names it.
+/// The configuration files of a client: path below `/` or the home folder, path inside the sandbox,
+/// and the variable that names the file.
 const FILES: [(Client, &str, &str, Option<&str>); 5] = [
     (Client::Pip, "/etc/pip.conf", "/etc/pip.conf", None),
     (Client::Pip, ".config/pip/pip.conf", "/etc/mote/pip.conf", Some("PIP_CONFIG_FILE")),
     (Client::Pip, ".pip/pip.conf", "/etc/mote/pip.conf", Some("PIP_CONFIG_FILE")),
-    // Without this variable npm looks for the file below its prefix, which is the folder of
-    // packages here.
+    // Without this variable, npm would look for the file below its prefix, which in the sandbox is
+    // the folder of packages.
     (Client::Npm, "/etc/npmrc", "/etc/npmrc", Some("NPM_CONFIG_GLOBALCONFIG")),
     (Client::Npm, ".npmrc", "/etc/mote/npmrc", Some("NPM_CONFIG_USERCONFIG")),
 ];
-/// Registries that a client uses by default, and the hosts that store their files.
+/// The registries that a client uses by default, and the hosts that store their files.
 const DEFAULTS: [(Client, &[&str]); 3] = [
     (Client::Pip, &["pypi.org", "files.pythonhosted.org"]),
     (Client::Npm, &["registry.npmjs.org"]),
@@ -79,35 +79,36 @@ const GITHUB: [&str; 4] = [
 /// A host and a port.
 pub type Place = (String, u16);
 
-/// The configuration that an installation sees and the hosts that it reaches.
+/// The configuration that an installation sees, and the hosts that it may reach.
 pub struct Registries {
-    /// Variables for the client.
+    /// Environment variables for the client.
     pub env: Vec<(String, String)>,
-    /// Configuration files for the client: place inside, text.
+    /// Configuration files for the client: the path inside the sandbox, and the text.
     pub files: Vec<(PathBuf, String)>,
-    /// Hosts of packages in the node's own configuration, whatever their address.
+    /// Places that the node's own configuration names. They may have any address.
     configured: BTreeSet<Place>,
-    /// Public places that the function names.
+    /// Places that the function names. Their addresses must be public.
     named: BTreeSet<Place>,
-    /// Whether any public host may be reached by TLS: the names of Go modules contain their hosts.
+    /// Whether any public host may be reached on port 443. Go needs this, because the name of a
+    /// module contains its host.
     any_public: bool,
     /// The proxy that the node itself uses, if there is one.
     upstream: Option<Upstream>,
-    /// Destinations that were refused.
+    /// Destinations to which the proxy refused a connection.
     refused: Mutex<BTreeSet<String>>,
 }
 
 struct Upstream {
     place: Place,
-    /// Value of `Proxy-Authorization`.
+    /// The value of `Proxy-Authorization`.
     authorization: Option<String>,
-    /// Names that are reached without the proxy.
+    /// Names of hosts that are reached without this proxy.
     except: Vec<String>,
 }
 
 impl Registries {
-    /// Reads the configuration of this process's user, for a function. `named` are places that the
-    /// function names.
+    /// Reads the configuration of this process's user, for a function. `named` are the places that
+    /// the function names.
     pub fn of(client: Client, function: &FunctionName, named: BTreeSet<Place>) -> Self {
         let mut vars: Vec<(String, String)> = std::env::vars().collect();
         let home = std::env::var_os("HOME").map(PathBuf::from);
@@ -189,9 +190,9 @@ impl Registries {
         }
     }
 
-    /// Addresses inside at which the installation finds what [`Registries::serve`] serves: the
-    /// proxy, and registries on this node's loopback interface, because clients use no proxy for
-    /// those.
+    /// Addresses inside the installation's network at which [`Registries::serve`] listens: the
+    /// proxy, and registries on this node's loopback interface, because clients reach those without
+    /// a proxy.
     pub fn listen(&self) -> Vec<SocketAddrV4> {
         let own = self.configured.iter().filter_map(|(host, port)| {
             let ip = if host == "localhost" { Ipv4Addr::LOCALHOST } else { host.parse().ok()? };
@@ -202,12 +203,13 @@ impl Registries {
         listen
     }
 
-    /// Places that were refused, for people.
+    /// The places that were refused, for a message.
     pub fn refused(&self) -> Vec<String> {
         self.refused.lock().iter().cloned().collect()
     }
 
-    /// Serves the listeners of [`Registries::listen`]. Never ends; dropping it closes everything.
+    /// Serves the listeners of [`Registries::listen`]. Never ends. Dropping the future closes
+    /// everything.
     pub async fn serve(self: Arc<Self>, listeners: Vec<OwnedFd>) {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let mut doors = JoinSet::new();
@@ -220,15 +222,15 @@ impl Registries {
                 loop {
                     let Ok(place) = places.clone().acquire_owned().await else { return };
                     let Ok((inside, _)) = listener.accept().await else {
-                        // No descriptor is left; wait until open connections end.
+                        // No file descriptor is left, so this waits until open connections end.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         continue;
                     };
                     let own = own.clone();
                     open.spawn(async move {
                         let _place = place;
-                        // A client sees its connection end. Where an answer was possible, it has
-                        // received the reason.
+                        // After an error, the client only sees its connection end. If an answer was
+                        // possible, it has received the reason.
                         let _ = if address == PROXY {
                             own.pass(inside).await
                         } else {
@@ -250,7 +252,7 @@ impl Registries {
         }
     }
 
-    /// One connection of a client.
+    /// Serves one connection of a client.
     async fn pass(&self, mut inside: TcpStream) -> io::Result<()> {
         let read = tokio::time::timeout(STEP_TIMEOUT, read_head(&mut inside)).await;
         let (head, rest) = read.map_err(io::Error::from)??;
@@ -280,7 +282,7 @@ impl Registries {
         relay(inside, Ok(outside)).await
     }
 
-    /// Connects to a place, if it may be reached.
+    /// Connects to a place, if the installation may reach it.
     async fn reach(&self, place: &Place) -> Result<TcpStream, Unreached> {
         let connecting = async {
             let configured = self.configured.contains(place);
@@ -336,7 +338,7 @@ impl Upstream {
             .any(|name| name == "*" || host == name || host.ends_with(&format!(".{name}")))
     }
 
-    /// Opens a tunnel through it.
+    /// Opens a tunnel through this proxy.
     async fn connect(&self, (host, port): &Place) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect((self.place.0.as_str(), self.place.1)).await?;
         let mut head = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n");
@@ -354,13 +356,13 @@ impl Upstream {
     }
 }
 
-/// A request to the proxy.
+/// A request that a client sends to the proxy.
 #[derive(Debug)]
 struct Request {
     place: Place,
     connect: bool,
-    /// The request for a server that is reached without TLS; the server closes the connection after
-    /// it.
+    /// The head that is sent to a server without TLS. It asks the server to close the connection
+    /// after the answer.
     forward: String,
 }
 
@@ -387,7 +389,7 @@ impl Request {
             named.map(|(_, (_, value))| value.as_bytes())
         };
         for (field, (name, _)) in all() {
-            // The body is passed on as it was framed.
+            // The body is passed on unchanged, so the field that describes its framing stays.
             let is_framing = name.eq_ignore_ascii_case("transfer-encoding");
             let of_proxy = name.eq_ignore_ascii_case("proxy-authorization")
                 || is_hop_by_hop(name.as_bytes())
@@ -401,7 +403,7 @@ impl Request {
     }
 }
 
-/// `host:port` or `[v6]:port`, after a user name if there is one.
+/// Reads `host:port` or `[v6]:port`. A user name may come first and is ignored.
 fn place(authority: &str, default_port: Option<u16>) -> Option<Place> {
     let authority = authority.rsplit('@').next()?;
     let (host, port) = match authority.strip_prefix('[') {
@@ -419,7 +421,7 @@ fn place(authority: &str, default_port: Option<u16>) -> Option<Place> {
     (!host.is_empty()).then_some((host, port))
 }
 
-/// All places of `http://` and `https://` addresses in a text.
+/// The places of all `http://` and `https://` addresses in a text.
 pub fn places_in(text: &str) -> Vec<Place> {
     let mut places = Vec::new();
     for (scheme, port) in [("http://", 80), ("https://", 443)] {
@@ -438,7 +440,7 @@ pub fn places_in(text: &str) -> Vec<Place> {
     places
 }
 
-/// The proxy in the configuration of this process.
+/// The proxy that the configuration of this process names.
 fn upstream(vars: &[(String, String)]) -> Option<Upstream> {
     let get = |names: &[&str]| {
         names.iter().find_map(|wanted| {
@@ -462,7 +464,7 @@ fn upstream(vars: &[(String, String)]) -> Option<Upstream> {
     Some(Upstream { place: place(&authority, Some(80))?, authorization, except })
 }
 
-/// Text with its percent-encoding removed.
+/// Decodes percent-encoding.
 fn unescaped(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
@@ -472,7 +474,7 @@ fn of_client<T: Copy>(table: &[(Client, T)], client: Client) -> T {
     found.expect("every client has a row").1
 }
 
-/// A setting for outgoing proxies, which only this proxy needs to know.
+/// Whether this is a setting for outgoing proxies. Only this process needs to know such settings.
 fn is_about_proxies(name: &str) -> bool {
     name.to_ascii_lowercase().contains("proxy")
 }
@@ -501,8 +503,8 @@ fn is_public(ip: IpAddr) -> bool {
                 || (a == 192 && b == 0 && c == 0)
                 || (a == 198 && b & 0xfe == 18))
         }
-        // Only addresses that are assigned as global unicast, without the ranges that lead to IPv4
-        // addresses.
+        // Only assigned global unicast addresses are public. Ranges that lead to IPv4 addresses are
+        // left out.
         IpAddr::V6(v6) => {
             let first = v6.segments()[0];
             first & 0xe000 == 0x2000 && first != 0x2002 && v6.segments()[..2] != [0x2001, 0]
@@ -516,7 +518,7 @@ fn adopt(listener: OwnedFd) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// A head up to its empty line, and the bytes that followed it.
+/// Reads a head up to its empty line. Also returns the bytes that followed it.
 async fn read_head(stream: &mut TcpStream) -> io::Result<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
@@ -547,7 +549,8 @@ async fn answer(stream: &mut TcpStream, status: &str, text: &str) -> io::Result<
     stream.write_all(answer.as_bytes()).await
 }
 
-/// Copies both directions until both have ended. The installation's own timeout bounds it.
+/// Copies data in both directions until both have ended. The installation's own timeout limits
+/// this.
 async fn relay(mut inside: TcpStream, outside: io::Result<TcpStream>) -> io::Result<()> {
     let mut outside = outside?;
     tokio::io::copy_bidirectional(&mut inside, &mut outside).await.map(drop)

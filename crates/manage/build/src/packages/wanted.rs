@@ -13,26 +13,27 @@ use crate::packages::inputs::{self, Inputs};
 use crate::packages::provided;
 use crate::packages::registries::Registries;
 
-/// Largest `package.json` that the node itself reads, in bytes.
+/// The node itself reads a `package.json` of at most this many bytes.
 const PACKAGE_JSON_BYTES_MAX: u64 = 1 << 20;
 
-/// The packages that a function asks for: the client's command and the files that determine the
-/// result.
+/// The packages that a function asks for: the command that installs them, and the inputs that
+/// determine the result.
 pub struct Wanted {
-    /// The command that installs them into `/packages`.
+    /// The command that installs the packages into `/packages`.
     pub argv: Vec<String>,
-    /// Files of the code that the client must find in the packages folder.
+    /// Files of the code that the client must find in the folder of packages.
     pub seeds: Vec<&'static str>,
-    /// The key of the result in the store: it is the same where the same packages result.
+    /// The key of the result in the store. Equal inputs have the same key.
     pub key: String,
-    /// What the installation sees of the function.
+    /// The part of the function that the installation sees.
     pub inputs: Inputs,
     pub registries: Arc<Registries>,
 }
 
 impl Wanted {
-    /// What the files in `code`, whose hash is `code_hash`, ask for, if anything. Reads some of them.
-    /// Fails with a reason for people if there is no interpreter for it.
+    /// Finds what the files in `code` ask for, if anything. `code_hash` is the hash of the code.
+    /// Reads some of the files. Fails with a reason for people if the required interpreter is
+    /// missing.
     pub fn of(
         spec: &FunctionSpec,
         code: &Path,
@@ -99,7 +100,8 @@ impl Wanted {
         for package in &provided {
             add(package.as_bytes());
         }
-        // Another index may have other packages of the same name.
+        // Another registry may serve other packages under the same names, so its settings belong to
+        // the key.
         for (name, value) in &registries.env {
             add(name.as_bytes());
             add(value.as_bytes());
@@ -135,8 +137,8 @@ impl Wanted {
             }
             argv
         } else if seeds.len() == 2 && spec.compat.is_some() {
-            // Installs as the templates of other platforms do: npm follows a lock file that matches and
-            // updates one that does not.
+            // This installs as the templates of other platforms do: npm follows a lock file that
+            // matches, and updates one that does not.
             npm(&["install"])
         } else if seeds.len() == 2 {
             npm(&["ci"])
@@ -148,11 +150,11 @@ impl Wanted {
     }
 }
 
-/// Whether a `package.json` has dependencies; without any, no installation is necessary.
+/// Whether a `package.json` has dependencies. Without any, nothing has to be installed.
 fn has_dependencies(spec: &FunctionSpec, path: &Path) -> bool {
-    // The server that the adapter replaces; every function of that platform names it.
+    // The server that the adapter replaces. Every Knative function lists it.
     let provided = |name: &str| spec.compat == Some(Platform::Knative) && name == "faas-js-runtime";
-    // A longer file is left to npm, which reads it in the installation's own memory.
+    // A longer file is left to npm, which reads it within the installation's own memory limit.
     if std::fs::metadata(path).is_ok_and(|meta| meta.len() > PACKAGE_JSON_BYTES_MAX) {
         return true;
     }
@@ -173,13 +175,13 @@ mod tests {
         let path = folder.path().join("package.json");
         let name = mote_spec::FunctionName::new("f").unwrap();
         let spec = FunctionSpec::with_defaults(name, Runtime::Node, "app.mjs");
-        // The file names no dependency; the rest of it is white space.
+        // The file lists no dependency. The rest of it is white space.
         let padded = |bytes: u64| format!("{{{}}}", " ".repeat(bytes as usize - 2));
         for (bytes, asks) in [(PACKAGE_JSON_BYTES_MAX, false), (PACKAGE_JSON_BYTES_MAX + 1, true)] {
             std::fs::write(&path, padded(bytes)).unwrap();
             assert_eq!(has_dependencies(&spec, &path), asks, "{bytes} bytes");
         }
-        // The length is set without content, because the file is never read.
+        // Only the length of the file is set, because the file is never read.
         std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
         assert!(has_dependencies(&spec, &path));
         std::fs::write(&path, r#"{"dependencies":{"a":"1"}}"#).unwrap();

@@ -1,5 +1,6 @@
-//! What functions of a namespace may not ask for, because they could then reach what belongs to others.
-//! A deploy checks the addresses of host names, and the node checks them again for each connection.
+//! Refuses settings with which a function of a namespace could reach what belongs to others. A
+//! deploy checks the addresses to which host names lead, and the node checks them again for each
+//! connection.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
@@ -12,18 +13,18 @@ use mote_spec::{
     Recipient,
 };
 
-/// How long a deploy waits for what a name leads to.
+/// How long a deploy waits until a host name is resolved.
 const LOOK_UP_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Checks a spec of a function in a namespace; others pass. `reach` is that of the requests that the node
-/// sends.
+/// Checks the spec of a function in a namespace. In the default namespace, every spec passes.
+/// `reach` says which destinations the node's own requests may reach.
 pub fn check(reach: Reach, spec: &FunctionSpec) -> Result<(), Problem> {
     let Some(namespace) = spec.name.namespace() else { return Ok(()) };
     let refuse = |text: String, field: &str| {
         Err(Problem::new(422, "M0429", format!("{}: {text}", spec.name)).with_field(field))
     };
     for to in &spec.egress {
-        // A name may end with the dot of the root.
+        // A name may end with a dot, which stands for the root.
         let host = to.host.trim_end_matches('.').to_ascii_lowercase();
         let leads_here = match host.parse::<IpAddr>() {
             Ok(ip) => is_here((ip, to.port).into()),
@@ -45,9 +46,9 @@ pub fn check(reach: Reach, spec: &FunctionSpec) -> Result<(), Problem> {
         return refuse(text.to_owned(), "http.node_port");
     }
     for rule in spec.routes() {
-        // A host takes all requests for it, also those for functions of others. A path that begins
-        // with another name takes requests for a function that somebody has removed or has not
-        // deployed yet, or for what the node itself may answer one day.
+        // A route with a host takes all requests for this host, even those for functions of others.
+        // A path that begins with another name takes requests for a function that somebody has
+        // removed or not yet deployed, or for a path at which the node itself may answer one day.
         let first = rule.path.trim_start_matches('/').split('/').next().unwrap_or_default();
         if rule.host.is_some() {
             return refuse("routes of a namespace have no host".to_owned(), "route");
@@ -106,8 +107,8 @@ pub fn check(reach: Reach, spec: &FunctionSpec) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Checks what the names in a spec of a function in a namespace lead to now. A name that nobody knows
-/// yet passes, because connections are checked again.
+/// Refuses a function in a namespace if a host name in its spec now leads to this node. A name that
+/// cannot be resolved yet passes, because each connection is checked again.
 pub async fn check_names(spec: &FunctionSpec) -> Result<(), Problem> {
     if spec.name.namespace().is_none() {
         return Ok(());
@@ -126,7 +127,8 @@ pub async fn check_names(spec: &FunctionSpec) -> Result<(), Problem> {
     Ok(())
 }
 
-/// An address of which this cannot be found out passes, because connections are checked again.
+/// Whether the address is one of this machine. If this cannot be found out, the address passes,
+/// because each connection is checked again.
 fn is_here(address: SocketAddr) -> bool {
     is_of_this_machine(address).unwrap_or(false)
 }

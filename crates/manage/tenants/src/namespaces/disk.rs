@@ -1,5 +1,5 @@
-//! How much of the disk the functions of a namespace use. The same code in two namespaces counts in
-//! both, so that nobody sees what others have.
+//! How much disk space the functions of a namespace use. If two namespaces have the same code, it
+//! counts in both, so that neither can find out what the other has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,13 +16,13 @@ use crate::namespaces::problems::being_deleted;
 use crate::namespaces::registry::{Namespaces, Wrong};
 use crate::namespaces::sizes::FilesPlace;
 
-/// Deploys of a namespace that are under way at once. Those that wait hold an upload on disk, which no
-/// limit counts.
+/// Most deploys of a namespace at once. A waiting deploy already holds an upload on disk, which
+/// counts for no other limit.
 const DEPLOYS_MAX: usize = 16;
 /// Longest time that a deploy waits for other deploys of its namespace.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The right to add files to a namespace, until dropped.
+/// The right to add files to a namespace, held until drop.
 pub type FilesTurn = OwnedMutexGuard<()>;
 
 impl Namespaces {
@@ -31,14 +31,14 @@ impl Namespaces {
         Ok(self.disk.sum(store.trees_of(namespace)?))
     }
 
-    /// The same of all namespaces. Blocks.
+    /// The bytes on disk of each namespace. Blocks.
     pub fn disk_bytes_of_all(&self, store: &Store) -> Result<BTreeMap<String, u64>, StoreError> {
         let all = self.all();
         all.keys().map(|name| Ok((name.clone(), self.disk_bytes(store, name)?))).collect()
     }
 
-    /// Bytes that the namespace of a function may still add when it has these trees as well. Fails if
-    /// they are too much. Blocks.
+    /// How many more bytes the namespace of a function may add, in addition to these trees. Fails
+    /// if the trees already exceed the limit. Blocks.
     pub fn disk_left(
         &self,
         store: &Store,
@@ -66,7 +66,8 @@ impl Namespaces {
         })
     }
 
-    /// Takes a place for a deploy, before anything of it is stored. `None` in the default namespace.
+    /// Takes one of the places for deploys of a namespace, before the deploy stores anything.
+    /// Returns `None` in the default namespace.
     pub fn files_place(&self, function: &FunctionName) -> Result<Option<FilesPlace>, Problem> {
         let Some(namespace) = function.namespace() else { return Ok(None) };
         let mut turns = self.disk.turns.lock();
@@ -83,9 +84,9 @@ impl Namespaces {
         Ok(Some(place.clone()))
     }
 
-    /// Waits for the turn to add files to the namespace of a function, so that deploys in a namespace
-    /// do not pass its limit together, and that it installs and builds one thing at a time. `None`
-    /// without a place.
+    /// Waits for the turn to add files to the namespace of a function. With turns, simultaneous
+    /// deploys cannot exceed the limit of the namespace together, and a namespace installs or
+    /// builds only one thing at a time. Returns `None` without a place.
     pub async fn files_turn(
         &self,
         place: Option<FilesPlace>,
@@ -136,7 +137,7 @@ mod tests {
         let (a, tree_of_a) = stored(&store, "a.plant", 30_000);
         let used = all.disk_bytes(&store, "plant").expect("counted");
         assert_eq!(used, 32_768 + 4_096);
-        // The same code counts once, and in each namespace.
+        // The same code counts once in a namespace, but in each namespace that has it.
         let (b, _) = stored(&store, "b.plant", 30_000);
         assert_eq!(all.disk_bytes(&store, "plant").expect("counted"), used);
         stored(&store, "a.orchard", 30_000);

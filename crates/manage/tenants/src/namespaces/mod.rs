@@ -1,15 +1,18 @@
 //! Namespaces separate the functions of several owners on one node.
 //!
-//! The name of a function in a namespace has a dot: `hello.plant`. Secrets and keys of callers are
-//! kept under `plant/NAME`, because their names may have dots. Functions without a dot are in the
-//! default namespace, and nothing of this module is used for them.
+//! The name of a function in a namespace contains a dot: `hello.plant`. The names of secrets and of
+//! callers' keys may contain dots, so these are kept under `plant/NAME`. Functions without a dot
+//! are in the default namespace, and nothing in this module is used for them.
 //!
-//! [`Scope`] is what the holder of a token may reach, [`View`] what one request means by short names
-//! and what its lists show, [`examine`] the one decision on a request to the management API, and
-//! [`Api`] that on a request to the API of another platform. [`confined`] is what functions of a
-//! namespace may not ask for, [`Namespaces`] the namespaces that the node has, and [`Turns`] the order
-//! of work of which the node does one piece at a time. This module must not know HTTP connections or
-//! how a namespace is emptied.
+//! - [`Scope`] is what the holder of a token may reach.
+//! - [`View`] is what one request means by short names, and what its lists show.
+//! - [`examine`] decides about a request to the management API.
+//! - [`Api`] decides about a request to the API of another platform.
+//! - [`confined`] refuses settings that functions of a namespace may not have.
+//! - [`Namespaces`] holds the namespaces of the node.
+//! - [`Turns`] orders work that the node does one piece at a time.
+//!
+//! This module must not know HTTP connections, or how a namespace is emptied.
 
 pub mod confined;
 mod disk;

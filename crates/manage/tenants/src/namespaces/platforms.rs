@@ -1,9 +1,10 @@
 //! What a token of a namespace may do at the APIs of other platforms, and which namespace a request
-//! to them means.
+//! to such an API means.
 //!
-//! A route that is not in the list is refused, so that tokens of a namespace cannot use new routes
-//! until somebody has listed them here. What a permitted request names is asked of the part of the
-//! node that [`Api::chosen`] allows.
+//! A route that is not in the list is refused, so that tokens of a namespace cannot use a new route
+//! until somebody has added it here. This module checks only the route and the namespace. The rest
+//! of the node checks the other names in a request within the namespace that [`Api::chosen`]
+//! returns.
 
 use std::sync::Arc;
 
@@ -24,16 +25,16 @@ pub enum Api {
     Nuclio,
 }
 
-/// A namespace as it is now: one that is deleted and made again is another one.
+/// A namespace as it exists now. A namespace that is deleted and made again is another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Space {
     pub name: Arc<str>,
-    /// When it was made, in milliseconds since 1970.
+    /// When the namespace was made, in milliseconds since 1970.
     pub created_at_ms: u64,
 }
 
 impl Api {
-    /// What the platform calls the default namespace.
+    /// The platform's name for the default namespace.
     pub fn default_name(self) -> &'static str {
         match self {
             Api::OpenFaas => "openfaas-fn",
@@ -42,8 +43,8 @@ impl Api {
         }
     }
 
-    /// Whether the holder of a token may send a request. Each part of the path is compared as it was
-    /// sent, as the router does.
+    /// Whether the holder of a token may send a request. The parts of the path are compared without
+    /// decoding, as the router compares them.
     pub fn permits(self, scope: &Scope, reads_only: bool, path: &str) -> bool {
         let Some(own) = scope.namespace() else { return true };
         let parts: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
@@ -57,7 +58,8 @@ impl Api {
             (Api::OpenFaas, ["system", "namespace", _]) => reads_only,
             (Api::OpenWhisk, ["api", "v1", "namespaces"]) => reads_only,
             (Api::OpenWhisk, ["api", "v1", "namespaces", "whisk.system", ..]) => false,
-            // Entities that a namespace cannot have are refused with the reason.
+            // Kinds of entities that a namespace cannot have are let through here, and are refused
+            // later with the reason.
             (
                 Api::OpenWhisk,
                 [
@@ -80,12 +82,13 @@ impl Api {
             (Api::Nuclio, ["api", "projects" | "versions"] | ["api", "projects", _]) => reads_only,
             _ => false,
         };
-        // The name of such a namespace means the default one here.
+        // In this API, the name of such a namespace would mean the default one.
         is_listed && **own != *self.default_name()
     }
 
-    /// The namespace that a request means; `None` is the default one. A `scope` of `None` is that of
-    /// a sender without a token, who reaches the default one only. An empty name is none.
+    /// The namespace that a request means; `None` is the default one. A `scope` of `None` stands
+    /// for a sender without a token, who reaches only the default namespace. An empty name counts
+    /// as no name.
     pub fn chosen(
         self,
         scope: Option<&Scope>,
@@ -107,13 +110,13 @@ impl Api {
     }
 }
 
-/// The answer to somebody who cannot make the namespace, and is not told how.
+/// The error for a sender who may not make the namespace. It contains no hint on how to make it.
 fn missing(name: &str) -> Problem {
     Problem { hint: None, ..no_such_namespace(name) }
 }
 
 impl Namespaces {
-    /// Whether a namespace is still there, and has not been made again.
+    /// Whether this namespace still exists, and was not deleted and made again.
     pub fn has(&self, space: &Space) -> bool {
         self.get(&space.name).is_ok_and(|one| one.created_at_ms == space.created_at_ms)
     }
@@ -197,7 +200,7 @@ mod tests {
             let problem = Api::OpenFaas.chosen(scope, Some("orchard"), &all).expect_err("missing");
             assert_eq!(problem.hint, None);
         }
-        // Whoever has no token is not told which namespaces there are.
+        // A sender without a token must not learn which namespaces exist.
         assert_eq!(chosen(None, Some("plant")), no);
         assert_eq!(chosen(None, Some("nowhere")), no);
         let space = Api::Nuclio.chosen(Some(&plant()), None, &all).expect("own").expect("one");

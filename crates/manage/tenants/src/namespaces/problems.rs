@@ -1,5 +1,5 @@
-//! The answers about names that do not exist. Names outside of a token's namespace get the same ones,
-//! so that nothing tells which of them exist.
+//! The errors about names that do not exist. A name outside a token's namespace gets the same
+//! error, so that the error does not reveal whether the name exists.
 
 use mote_api::Problem;
 use mote_spec::name::DEFAULT_NAMESPACE;
@@ -8,12 +8,12 @@ fn shortened(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_debug).collect()
 }
 
-/// The flag that names a namespace, after a command that a hint shows. Empty for the default one.
+/// The flag that names a namespace, for a command in a hint. Empty for the default namespace.
 pub fn flag(namespace: Option<&str>) -> String {
     namespace.map_or_else(String::new, |name| format!(" --namespace {name}"))
 }
 
-/// There is no such namespace, or the token must not know it.
+/// The namespace does not exist, or the token must not know it.
 pub fn no_such_namespace(name: &str) -> Problem {
     let name = shortened(name);
     let problem = Problem::new(404, "M0423", format!("there is no namespace {name}"));
@@ -26,7 +26,7 @@ pub fn no_such_namespace(name: &str) -> Problem {
     problem.with_hint(format!("an operator creates it: mote namespace create {name}"))
 }
 
-/// Nothing can be changed in a namespace that is being removed.
+/// The namespace is being removed, so nothing in it can be changed.
 pub fn being_deleted(name: &str) -> Problem {
     let text = format!("the namespace {name} is being deleted");
     let problem = Problem::new(409, "M0424", text);
@@ -35,13 +35,14 @@ pub fn being_deleted(name: &str) -> Problem {
     ))
 }
 
-/// A namespace would have more of something than every namespace may have.
+/// The namespace already has as many of something as a namespace may have.
 pub fn full(name: &str, most: impl std::fmt::Display, what: &str) -> Problem {
     let text = format!("the namespace {name} may have at most {most} {what}");
     Problem::new(507, "M0428", text)
 }
 
-/// Fails if something is left in a namespace: each count has a word for one and a word for several.
+/// Fails if the namespace still contains something. Each count comes with its word in the singular
+/// and in the plural.
 pub fn must_be_empty(name: &str, counts: &[(&str, &str, usize)]) -> Result<(), Problem> {
     let left = counts.iter().filter(|(.., count)| *count > 0);
     let text = |(one, many, count): &(&str, &str, usize)| {
@@ -61,13 +62,13 @@ pub fn no_such_secret(name: &str) -> Problem {
         .with_hint("list the secrets: mote secret list")
 }
 
-/// There is no such key of a caller.
+/// The key of a caller does not exist, or the token must not know it.
 pub fn no_such_key(name: &str) -> Problem {
     Problem::new(404, "M0418", format!("no key named {}", shortened(name)))
         .with_hint("list the keys: mote key list")
 }
 
-/// There is no such accepted invocation.
+/// The accepted invocation does not exist, or the token must not know it.
 pub fn no_such_invocation(id: &str) -> Problem {
     let detail = format!("no accepted invocation has the id {}", shortened(id));
     Problem::new(404, "M0517", detail).with_hint("list them: mote invocation list")

@@ -15,39 +15,39 @@ use tokio::sync::watch;
 use crate::namespaces::problems::{being_deleted, no_such_namespace};
 use crate::namespaces::sizes::Disk;
 
-/// The collection of the store in which they are.
+/// The collection of the store that holds the namespaces.
 const COLLECTION: &str = "namespaces";
 /// Most namespaces of a node.
 const NAMESPACES_MAX: usize = 1_000;
 
-/// What the node keeps of a namespace.
+/// What the store holds of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
-    /// When it was made, in milliseconds since 1970.
+    /// When the namespace was made, in milliseconds since 1970.
     pub created_at_ms: u64,
     #[serde(default)]
     pub quotas: Quotas,
-    /// Whether what is in it is being removed. It stays closed until that is complete, also after a
-    /// crash.
+    /// Whether the contents of the namespace are being removed. The namespace stays closed until
+    /// everything is removed, even after a crash.
     #[serde(default)]
     pub is_being_deleted: bool,
 }
 
-/// All namespaces but the default one.
+/// All namespaces except the default one.
 #[derive(Debug, Default)]
 pub struct Namespaces {
     all: ArcSwap<BTreeMap<String, Namespace>>,
-    /// The changes in each namespace that are under way.
+    /// The number of changes in each namespace that are under way.
     changes: Mutex<HashMap<Arc<str>, usize>>,
-    /// Those that are being removed now. They are not on disk, so that a namespace from which nothing
-    /// was removed yet is open again after a crash.
+    /// Namespaces whose removal is under way. This is not stored on disk, so that after a crash a
+    /// namespace is open again if nothing in it was removed yet.
     removals: watch::Sender<BTreeSet<Arc<str>>>,
-    /// Changes when there is another namespace, or one fewer.
+    /// Signals that a namespace was added or removed.
     listed: watch::Sender<()>,
     pub(crate) disk: Disk,
 }
 
-/// The removal of a namespace. Nothing in the namespace changes until it is dropped.
+/// The removal of a namespace. Until this is dropped, no further change can begin in the namespace.
 #[derive(Debug)]
 pub struct Removal {
     of: Arc<Namespaces>,
@@ -60,7 +60,7 @@ impl Drop for Removal {
     }
 }
 
-/// A change in a namespace, which delays the removal of the namespace until it is dropped.
+/// A change in a namespace. Until this is dropped, the removal of the namespace waits.
 #[derive(Debug)]
 pub struct Change {
     of: Arc<Namespaces>,
@@ -68,14 +68,14 @@ pub struct Change {
 }
 
 impl Change {
-    /// Waits until the removal of the namespace begins.
+    /// Resolves when the removal of the namespace begins.
     pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut removals = self.of.removals.subscribe();
         let name = self.name.clone();
         async move { drop(removals.wait_for(|all| all.contains(&name)).await) }
     }
 
-    /// The answer to a request that came too late.
+    /// The error for a request that has not arrived completely when the removal begins.
     pub fn refusal(&self) -> Problem {
         being_deleted(&self.name)
     }
@@ -94,7 +94,7 @@ impl Drop for Change {
 }
 
 impl Namespaces {
-    /// Loads them from the store. Blocks.
+    /// Loads the namespaces from the store. Blocks.
     pub fn load(&self, store: &Store) -> Result<(), StoreError> {
         let mut all = BTreeMap::new();
         for (name, value) in store.documents(COLLECTION)? {
@@ -107,17 +107,17 @@ impl Namespaces {
         Ok(())
     }
 
-    /// All of them by name.
+    /// All namespaces by name.
     pub fn all(&self) -> Arc<BTreeMap<String, Namespace>> {
         self.all.load_full()
     }
 
-    /// Changes when there is another namespace, or one fewer.
+    /// Signals each time that a namespace was added or removed.
     pub fn listed(&self) -> watch::Receiver<()> {
         self.listed.subscribe()
     }
 
-    /// Whether there is one with this name.
+    /// Whether a namespace with this name exists.
     pub fn exists(&self, name: &str) -> bool {
         self.all.load().contains_key(name)
     }
@@ -126,11 +126,12 @@ impl Namespaces {
         self.all.load().get(name).cloned().ok_or_else(|| no_such_namespace(name))
     }
 
-    /// Begins a change in a namespace, unless it is being removed.
+    /// Begins a change in a namespace. Fails if the namespace is being removed.
     pub fn change(self: &Arc<Self>, name: &str) -> Result<Change, Problem> {
         let name: Arc<str> = name.into();
         *self.changes.lock().entry(name.clone()).or_default() += 1;
-        // Whoever removes a namespace marks it first and waits for changes afterwards.
+        // The change is counted before the check. A removal closes the namespace first and then
+        // waits for the counted changes, so it misses no change.
         let change = Change { of: self.clone(), name };
         if !self.exists(&change.name) {
             return Err(no_such_namespace(&change.name));
@@ -141,8 +142,8 @@ impl Namespaces {
         Ok(change)
     }
 
-    /// Closes a namespace, and ends the changes whose requests have not arrived completely. Those that
-    /// [`Namespaces::changes`] counts afterwards go on.
+    /// Closes a namespace. This ends changes whose requests have not arrived completely. The other
+    /// changes, which [`Namespaces::changes`] still counts, go on.
     pub fn remove(self: &Arc<Self>, name: &str) -> Result<Removal, Problem> {
         if !self.exists(name) {
             return Err(no_such_namespace(name));
@@ -155,18 +156,18 @@ impl Namespaces {
         }
     }
 
-    /// Whether nothing in it can be changed, because it is being removed.
+    /// Whether a namespace is being removed, so that nothing in it can be changed.
     pub fn is_closed(&self, name: &str) -> bool {
         let is_marked = |one: &Namespace| one.is_being_deleted;
         self.removals.borrow().contains(name) || self.all.load().get(name).is_some_and(is_marked)
     }
 
-    /// Changes in a namespace that are under way.
+    /// The number of changes in a namespace that are under way.
     pub fn changes(&self, name: &str) -> usize {
         self.changes.lock().get(name).copied().unwrap_or(0)
     }
 
-    /// Makes one. One caller at a time; blocks.
+    /// Makes a namespace. Must not be called by two callers at once. Blocks.
     pub fn create(&self, store: &Store, name: &str, one: Namespace) -> Result<(), Wrong> {
         if !is_label(name) || name == DEFAULT_NAMESPACE {
             let text = format!(
@@ -193,7 +194,8 @@ impl Namespaces {
         self.put(store, name, Some(one))
     }
 
-    /// Replaces one, or removes it. One caller at a time; blocks.
+    /// Replaces a namespace, or removes it if `one` is `None`. Must not be called by two callers at
+    /// once. Blocks.
     pub fn put(&self, store: &Store, name: &str, one: Option<Namespace>) -> Result<(), Wrong> {
         let value = one.as_ref().map(|one| serde_json::to_vec(one).expect("plain data"));
         let collection = COLLECTION.to_owned();
@@ -213,7 +215,7 @@ impl Namespaces {
     }
 }
 
-/// Refuses limits that permit nothing: of some of them, a 0 would be no limit.
+/// Refuses limits of 0. They would permit nothing, and some parts of the node read 0 as no limit.
 pub fn check_limits(quotas: &Quotas) -> Result<(), Problem> {
     let Quotas {
         functions,
@@ -242,12 +244,12 @@ pub fn check_limits(quotas: &Quotas) -> Result<(), Problem> {
     }
 }
 
-/// Why namespaces are not changed.
+/// Why namespaces were not changed.
 #[derive(Debug)]
 pub enum Wrong {
-    /// The wish cannot be fulfilled.
+    /// The request cannot be fulfilled.
     Problem(Problem),
-    /// The store cannot be written.
+    /// The store could not be read or written.
     Store(StoreError),
 }
 
@@ -329,7 +331,7 @@ mod tests {
         let again = Arc::new(Namespaces::default());
         again.load(&store).expect("read");
         assert!(again.is_closed("plant") && !again.is_closed("orchard"));
-        // The same command completes the removal.
+        // The same command again completes the removal.
         again.remove("plant").expect("one");
         drop(removals);
         assert!(all.is_closed("plant") && !all.is_closed("orchard"));

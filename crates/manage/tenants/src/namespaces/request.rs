@@ -1,7 +1,8 @@
-//! The decision whether a request to the management API may name what it names.
+//! Decides whether a request to the management API may name what it names.
 //!
-//! Every route is one of a few kinds. A route that is not in the list concerns the node as a whole, so
-//! that tokens of a namespace cannot use new routes until somebody has listed them here.
+//! Every route belongs to one of a few kinds. A route that is not in the list counts as one about
+//! the whole node, so that tokens of a namespace cannot use a new route until somebody has added it
+//! here.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,13 +14,13 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use crate::namespaces::problems::{no_such_key, no_such_namespace, no_such_secret};
 use crate::namespaces::scope::{Scope, View};
 
-/// What state is called that several functions use: this and a name.
+/// The beginning of the name of a state that several functions share.
 const SHARED: &str = "shared:";
-/// What stays as it is in a part of a path.
+/// The characters that are not percent-encoded in a part of a path.
 const KEPT_CHARACTERS: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'@').remove(b':');
 
-/// What a route is about, with the place of the name in the path.
+/// What a route is about, and which part of the path contains the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     Function(usize),
@@ -30,11 +31,11 @@ enum Subject {
     State(usize),
     Invocation(usize),
     Namespace(usize),
-    /// Whatever the sender may see.
+    /// A list that shows only what the sender may see.
     List,
-    /// The same for everyone.
+    /// An answer that is the same for everyone.
     Public,
-    /// The node as a whole, or what belongs to others.
+    /// The whole node, or things that belong to others.
     Node,
 }
 
@@ -68,18 +69,19 @@ fn subject(method: &str, parts: &[&str]) -> Subject {
     }
 }
 
-/// A request that may be answered.
+/// The result for a request that may be answered.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Examined {
-    /// Its path with full names, if that is another one.
+    /// The path with full names, if it differs from the original path.
     pub path: Option<String>,
-    /// The namespace of what it is about.
+    /// The namespace of the thing that the request is about.
     pub namespace: Option<Arc<str>>,
-    /// The id of an invocation that the sender may know only if its function is in the scope.
+    /// The id of an invocation. The caller must check that the invocation's function is in the
+    /// sender's scope.
     pub invocation: Option<String>,
 }
 
-/// Examines a request. `exists` says whether there is a namespace with this name.
+/// Examines a request. `exists` says whether a namespace with a given name exists.
 pub fn examine(
     view: &View,
     method: &str,
@@ -114,7 +116,8 @@ pub fn examine(
     };
     let name: Cow<'_, str> = match percent_decode_str(parts[at]).decode_utf8() {
         Ok(name) => name,
-        // The router refuses it, and a name must not be passed on that was not examined.
+        // The router would refuse this name, too, but a name that was not examined must not be
+        // passed on.
         Err(_) => return Err(Problem::new(400, "M1403", "a name in the path is not text")),
     };
     let full = match subject {
@@ -147,7 +150,7 @@ pub fn examine(
         _ => split(full.split('@').next().unwrap_or_default()).1,
     }
     .map(Arc::from);
-    // Nothing is made in a namespace that does not exist.
+    // Nothing can be made in a namespace that does not exist.
     if let Some(namespace) = &examined.namespace
         && matches!(subject, Subject::Deploy(_) | Subject::Secret(_) | Subject::State(_))
         && matches!(method, "PUT" | "POST")
@@ -163,7 +166,7 @@ pub fn examine(
     Ok(examined)
 }
 
-/// The refusal of a request that no token of a namespace may send, whatever its role is.
+/// The refusal of a request that no token of a namespace may send, whatever the token's role is.
 pub fn outside(scope: &Scope, method: &str, path: &str) -> Option<Problem> {
     let parts: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
     let is_outside = *scope != Scope::All && subject(method, &parts) == Subject::Node;
@@ -260,8 +263,8 @@ mod tests {
 
     #[test]
     fn a_literal_part_that_is_encoded_is_none() {
-        // The role of a request is decided by its path as it was sent, so that nothing else may be
-        // decoded here.
+        // The role that a request needs is decided by its path before decoding, so nothing else may
+        // be decoded here.
         assert_eq!(check(&View::default(), "POST", "/v1/%6Beys"), Ok("/v1/%6Beys".to_owned()));
         assert_eq!(check(&scoped(), "POST", "/v1/%6Beys"), Err((403, "M1408".to_owned())));
     }

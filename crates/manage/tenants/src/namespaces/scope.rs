@@ -1,4 +1,4 @@
-//! Which namespaces somebody may reach.
+//! Which namespaces a sender may reach.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ pub enum Scope {
     /// Everything on the node.
     #[default]
     All,
-    /// What is in this namespace.
+    /// Everything in this namespace.
     Namespace(Arc<str>),
 }
 
 impl Scope {
-    /// Whether the holder may know of the function with this name.
+    /// Whether the holder may know that a function with this name exists.
     pub fn sees(&self, name: &str) -> bool {
         self.sees_namespace(split(name).1)
     }
@@ -43,31 +43,32 @@ pub struct View {
 }
 
 impl View {
-    /// The view of a request by somebody with this scope, who may have chosen a namespace.
+    /// The view of a request whose sender has this scope and may have chosen a namespace.
     pub fn new(scope: Scope, chosen: Option<&str>) -> Self {
-        // For a token of a namespace, the default one is as foreign as any other.
+        // To a token of a namespace, the default namespace is as closed as any other.
         let is_default = |name: &str| name == DEFAULT_NAMESPACE && scope == Scope::All;
         let chosen = chosen.filter(|name| !name.is_empty() && !is_default(name));
         let chosen = chosen.map(Arc::from).or_else(|| scope.namespace().cloned());
         Self { scope, chosen }
     }
 
-    /// What its sender may reach.
+    /// What the sender may reach.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// The namespace of names that are written without one; `None` is the default one.
+    /// The namespace that names without a namespace mean; `None` is the default one.
     pub fn namespace(&self) -> Option<&Arc<str>> {
         self.chosen.as_ref()
     }
 
-    /// Whether the namespace that was chosen may be known to the sender.
+    /// Whether the sender may know the chosen namespace.
     pub fn is_permitted(&self) -> bool {
         self.scope.sees_namespace(self.chosen.as_deref())
     }
 
-    /// The full name of a function, which may be `NAME@TAG`. `None` if the sender must not know it.
+    /// The full name of a function. `name` may be `NAME@TAG`. `None` if the sender must not know
+    /// the function.
     pub fn function(&self, name: &str) -> Option<String> {
         let (base, tag) = match name.split_once('@') {
             Some((base, tag)) => (base, Some(tag)),
@@ -84,7 +85,8 @@ impl View {
         })
     }
 
-    /// The name under which the node keeps a secret or a key. `None` if the sender must not know it.
+    /// The name under which the node keeps a secret or a key. `None` if the sender must not know
+    /// it.
     pub fn kept(&self, name: &str) -> Option<String> {
         let full = match of_kept(name).0 {
             None => kept(name, self.chosen.as_deref()).into_owned(),

@@ -1,4 +1,4 @@
-//! The sizes of folders, and the places of deploys that add some.
+//! The sizes of folders, and the places for deploys that add folders.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,23 +10,25 @@ use parking_lot::Mutex;
 
 const SIZES_MAX: usize = 10_000;
 
-/// What is known about the disk.
+/// Known sizes of folders, and the places for deploys.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
-    /// The size of a tree does not change, but another one may get its path, because packages are
-    /// stored under what was asked for.
+    /// The size of a tree never changes. But another tree may later have the same path, because the
+    /// path of packages depends on what was asked for and not on the content, so the identity is
+    /// compared.
     sizes: Mutex<HashMap<PathBuf, (Identity, u64)>>,
     pub(crate) turns: Mutex<HashMap<String, FilesPlace>>,
 }
 
-/// The number of a folder, and when it was last changed or moved, in seconds and nanoseconds.
+/// The inode number of a folder, and the time of its last change or move in seconds and
+/// nanoseconds.
 type Identity = (u64, i64, i64);
 
-/// A place among the deploys of a namespace that are under way.
+/// A place among the simultaneous deploys of a namespace.
 pub type FilesPlace = Arc<tokio::sync::Mutex<()>>;
 
 impl Disk {
-    /// Bytes on disk of these folders and what is in them. Blocks.
+    /// Bytes on disk of these folders and their contents. Blocks.
     pub(crate) fn sum(&self, trees: Vec<PathBuf>) -> u64 {
         trees.into_iter().map(|tree| self.size(tree)).sum()
     }

@@ -1,8 +1,8 @@
-//! Turns for work of which the node does one piece at a time, such as the build of a Go function.
+//! Turns for work that the node does one piece at a time, such as the build of a Go function.
 //!
-//! The namespaces with waiting work take turns, and the work of each runs in the order in which it
-//! arrived. So a namespace waits for the piece that runs and for one piece of each other namespace,
-//! however much work the others have.
+//! Namespaces with waiting work take turns. The work of each namespace runs in the order in which
+//! it arrived. Therefore a namespace waits only for the piece that is running and for one piece of
+//! each other namespace, however much work the others have.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Work of a node that is done one piece at a time. Cloning it gives another handle.
+/// The queue of work that a node does one piece at a time. A clone is another handle to the same
+/// queue.
 #[derive(Debug, Clone, Default)]
 pub struct Turns(Arc<Mutex<Queue>>);
 
-/// The right to work, until it is dropped.
+/// The right to work, held until drop.
 #[derive(Debug)]
 pub struct Turn {
     of: Turns,
@@ -28,18 +29,19 @@ type Namespace = Option<Arc<str>>;
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// The namespace whose work runs.
+    /// The namespace whose work is running.
     running: Option<Namespace>,
-    /// Namespaces with waiting work; the next one is first.
+    /// Namespaces with waiting work. The first one is next.
     order: VecDeque<Namespace>,
-    /// What waits, by namespace. No list is empty.
+    /// The waiting work of each namespace. No list is empty.
     waiting: HashMap<Namespace, VecDeque<oneshot::Sender<Turn>>>,
 }
 
 impl Turns {
-    /// Waits for the turn of a function. `each` is the longest time that one piece of work takes. An
-    /// error, with the time that was waited, if the turn does not come within that time for the
-    /// namespace itself and as much for each other namespace that was there first.
+    /// Waits for the turn of a function. `each` is the longest time that one piece of work takes.
+    /// The wait may last `each` for the function's own namespace, and `each` for every other
+    /// namespace that was there first. If the turn does not come within this time, returns the time
+    /// as an error.
     pub async fn wait(&self, function: &FunctionName, each: Duration) -> Result<Turn, Duration> {
         let (turn, others) = match self.enter(function.namespace().map(Into::into)) {
             Ok(turn) => return Ok(turn),
@@ -52,8 +54,8 @@ impl Turns {
         }
     }
 
-    /// The turn if nothing runs. Otherwise what will receive it, and how many other namespaces have
-    /// work that runs or waits.
+    /// Returns the turn if nothing is running. Otherwise returns the receiver of the turn, and how
+    /// many other namespaces have running or waiting work.
     fn enter(&self, own: Namespace) -> Result<Turn, (oneshot::Receiver<Turn>, usize)> {
         let mut queue = self.0.lock();
         let Some(running) = &queue.running else {
@@ -73,8 +75,8 @@ impl Turns {
 }
 
 impl Queue {
-    /// Ends the work that runs, and returns what receives the turn. Of several namespaces, the one
-    /// that has just worked is not the next.
+    /// Ends the running work, and returns the sender of the next turn. If several namespaces have
+    /// waiting work, the one that has just worked is not next.
     fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
         let last = self.running.take()?;
         if self.order.front() == Some(&last) {
@@ -97,7 +99,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let next = self.of.0.lock().next();
         if let Some(next) = next {
-            // If nobody waits for it any more, the turn is dropped here, which passes it on.
+            // If the receiver no longer waits, the turn is dropped here, which passes the turn on.
             drop(next.send(Turn { of: self.of.clone() }));
         }
     }
@@ -122,8 +124,8 @@ mod tests {
         runtime.expect("a runtime").block_on(test)
     }
 
-    /// Lets all these functions wait for their turns in this order, and returns the order in which
-    /// they had them.
+    /// Lets these functions wait for their turns in this order, and returns the order in which they
+    /// received them.
     fn order(names: &[&'static str]) -> Vec<&'static str> {
         run(async {
             let turns = Turns::default();

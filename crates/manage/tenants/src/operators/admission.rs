@@ -1,4 +1,4 @@
-//! The decision whether a management request is admitted.
+//! Decides whether a management request is admitted.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -18,11 +18,11 @@ use crate::operators::role::Role;
 
 /// Longest token that is examined, in bytes.
 const TOKEN_BYTES_MAX: usize = 1_024;
-/// Shortest token that a person may put into the file.
+/// Shortest token, in bytes, that a person may put into the file of the owner's token.
 const TOKEN_BYTES_MIN: usize = 32;
-/// Most bytes of its file that are read.
+/// At most this many bytes of that file are read.
 const FILE_BYTES_MAX: u64 = 2 * TOKEN_BYTES_MAX as u64;
-/// What the record of acts calls the holder of the token in the file.
+/// The name of the holder of the file's token in the record of acts.
 const OWNER: &str = "admin.token";
 
 /// What is kept of a token in memory.
@@ -34,31 +34,32 @@ pub(crate) struct Holder {
     pub(crate) expires_unix_ms: Option<u64>,
 }
 
-/// Whether a management request is admitted.
+/// The decision about a management request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
-    /// The token is valid, and its role suffices.
+    /// The token is valid, and its role is sufficient.
     Admitted(Admitted),
-    /// The token is valid, but has another role.
+    /// The token is valid, but its role is not sufficient.
     OtherRole {
-        /// The name of the token, in the same form.
+        /// The name of the token, in the form of [`Admitted::name`].
         name: Arc<str>,
         role: Role,
     },
     /// The token is missing or not valid.
     Refused,
-    /// This address sent too many wrong tokens.
+    /// This address has sent too many wrong tokens.
     TooManyTries,
 }
 
 /// A valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
-    /// The name of the token, after its namespace and a slash if it has one.
+    /// The name of the token. If the token is for a namespace, the namespace and a slash come
+    /// first.
     pub name: Arc<str>,
-    /// Whether it may do everything, in the whole node.
+    /// Whether the token permits everything on the whole node.
     pub is_operator: bool,
-    /// Shows later whether it is still valid.
+    /// Identifies the token, so that [`Operators::is_valid`] can check it again later.
     pub key: TokenKey,
 }
 
@@ -74,8 +75,9 @@ impl TokenKey {
 
 /// The tokens of a node.
 ///
-/// Only their SHA-256 is kept, by which a sent token is looked up: how long that takes says
-/// something about hashes, which a client cannot choose, and nothing about tokens.
+/// Only the SHA-256 of each token is kept, and a sent token is looked up by its SHA-256. The time
+/// that this takes reveals something about hashes, which a client cannot choose, but nothing about
+/// tokens.
 #[derive(Default)]
 pub struct Operators {
     owner: Option<[u8; 32]>,
@@ -84,8 +86,8 @@ pub struct Operators {
 }
 
 impl Operators {
-    /// Reads the owner's token from a file, or makes one with 256 random bits in a file that only
-    /// its owner can read.
+    /// Reads the owner's token from a file. If the file does not exist, makes a token with 256
+    /// random bits in a file that only its owner can read.
     pub fn with_owner(path: &Path) -> io::Result<Self> {
         let mut given = String::new();
         let read = mote_store::own::open(std::fs::OpenOptions::new().read(true), path);
@@ -107,8 +109,8 @@ impl Operators {
         Ok(Self { owner: Some(Sha256::digest(&text).into()), ..Self::default() })
     }
 
-    /// Whether the sender of `token`, at this address, may do what `needed` permits, and within which
-    /// scope. Counts wrong tokens; right ones are never slowed down.
+    /// Decides whether the sender of `token` at this address has at least the role `needed`, and in
+    /// which scope. Counts wrong tokens. Valid tokens are never slowed down.
     pub fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope) {
         let token = token.map(str::trim).filter(|token| token.len() <= TOKEN_BYTES_MAX);
         let key = TokenKey::of(token.unwrap_or_default());
@@ -130,8 +132,8 @@ impl Operators {
         }
     }
 
-    /// The scope of a valid token. Others are not counted as wrong ones: credentials may be meant for a
-    /// function.
+    /// The scope of a valid token. Other tokens are not counted as wrong ones, because they may be
+    /// credentials for a function.
     pub fn scope_of(&self, token: &str) -> Option<Scope> {
         let token = token.trim();
         if token.len() > TOKEN_BYTES_MAX {
@@ -140,7 +142,8 @@ impl Operators {
         Some(self.holder(TokenKey::of(token))?.scope)
     }
 
-    /// Whether a token that was admitted is still valid: it was not revoked, and has not expired.
+    /// Whether a token that was admitted is still valid, so that it was not revoked and has not
+    /// expired.
     pub fn is_valid(&self, key: TokenKey) -> bool {
         self.holder(key).is_some()
     }
@@ -160,20 +163,21 @@ impl Operators {
         self.holders.load().get(&hash).filter(|holder| is_valid(holder.expires_unix_ms)).cloned()
     }
 
-    /// Replaces all tokens but the owner's.
+    /// Replaces all tokens except the owner's.
     pub(crate) fn replace(&self, holders: HashMap<[u8; 32], Holder>) {
         self.holders.store(Arc::new(holders));
     }
 }
 
-/// 256 random bits as text.
+/// 256 random bits as hexadecimal digits.
 pub(crate) fn random_text() -> io::Result<String> {
     let mut bytes = [0; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(base16ct::lower::encode_string(&bytes))
 }
 
-/// The token in the value of `Authorization`; the name of the scheme has no case (RFC 9110, 11.1).
+/// Returns the token in the value of `Authorization`. The scheme's name may be in either case (RFC
+/// 9110, 11.1).
 pub fn bearer(value: &str) -> Option<&str> {
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token)

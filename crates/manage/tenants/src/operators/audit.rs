@@ -1,8 +1,9 @@
-//! The record of what was changed on a node, when, by whom and from where.
+//! The record of changes to a node: what was changed, when, by whom and from where.
 //!
-//! It is a file to which lines of JSON are appended. When it is full, it becomes the former file,
-//! and the one before that is removed, so the record needs a bounded part of the disk. The tokens of
-//! a namespace have files of their own, so that they cannot push out the record of anybody else.
+//! The record is a file to which lines of JSON are appended. When the file is full, it becomes the
+//! former file and the previous former file is removed, so a record never needs more disk space
+//! than two files. Tokens of a namespace have files of their own, so that their acts cannot push
+//! out the record of others.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -15,24 +16,25 @@ use mote_api::operators::AuditEntry;
 use mote_spec::name::of_kept;
 use parking_lot::Mutex;
 
-/// The file in the data folder. The one of a namespace has a dash and the name of the namespace
+/// The file in the data folder. In the file name for a namespace, a dash and the namespace come
 /// before the dot.
 const FILE: &str = "audit.log";
-/// The end of the name of a former file.
+/// A former file has this ending.
 const FORMER: &str = ".1";
-/// A file that has this many bytes becomes the former one.
+/// When a file has this many bytes, it becomes the former file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// The same for the file of a namespace.
+/// When the file of a namespace has this many bytes, it becomes the former file.
 const NAMESPACE_BYTES_MAX: u64 = 512 << 10;
 /// Most files that stay open.
 const OPEN_MAX: usize = 64;
 /// Longest part of a path or a name that is recorded, in characters.
 const TEXT_CHARS_MAX: usize = 256;
-/// Pause between two records of refused requests, which must not push out what was done.
+/// Pause between two records of refused requests of one sender, so that refused requests cannot
+/// push out the record of changes.
 const REFUSED_PAUSE_MS: u64 = 1_000;
-/// The status of acts whose client left before they were answered; the one of nginx.
+/// The status of acts whose client disconnected before the answer, as in nginx.
 const CLIENT_LEFT: u16 = 499;
-/// Most names whose refused requests are remembered; there are fewer tokens.
+/// Most senders whose last refused request is remembered. A node has fewer tokens.
 const REFUSED_MAX: usize = 4_096;
 
 /// Whether requests with this method change nothing.
@@ -40,8 +42,9 @@ pub fn reads_only(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS")
 }
 
-/// Whether a request to the management API or to an API of another platform is recorded: one that
-/// changes the node. Calls of functions are not, because there may be many of them.
+/// Whether a request to the management API, or to an API of another platform, is recorded. A
+/// request that changes the node is recorded. Calls of functions are not, because there may be many
+/// of them.
 pub fn is_act(method: &str, path: &str) -> bool {
     let calls = path.ends_with("/invoke")
         || path.ends_with("/function_invocations")
@@ -52,32 +55,32 @@ pub fn is_act(method: &str, path: &str) -> bool {
 /// One request that changes something.
 #[derive(Debug, Clone)]
 pub struct Act {
-    /// When it arrived, in milliseconds since 1970.
+    /// When the request arrived, in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// Who sent it: the name of a token, after its namespace and a slash if it has one, or a user
-    /// of this machine.
+    /// The sender: the name of a token, after its namespace and a slash if it has a namespace, or a
+    /// user of this machine.
     pub who: String,
-    /// The address of the sender, or the socket.
+    /// The address of the sender, or `socket` for the management socket.
     pub from: String,
     pub method: String,
-    /// Its path, without the query.
+    /// The path of the request, without the query.
     pub path: String,
     pub status: u16,
 }
 
-/// An act that has begun. If its client leaves before the answer, the act is recorded all the same,
-/// because the change may have been made: with the status 499.
+/// An act that has begun. If the client disconnects before the answer, the act is still recorded,
+/// because the change may have been made. Its status is then 499.
 pub struct Begun<F: FnOnce(Act)> {
     act: Option<(Act, F)>,
 }
 
 impl<F: FnOnce(Act)> Begun<F> {
-    /// An act that has begun; `left` records it if its client leaves.
+    /// Begins an act. `left` records the act if its client disconnects.
     pub fn new(act: Act, left: F) -> Self {
         Self { act: Some((act, left)) }
     }
 
-    /// The act, which was answered with this status.
+    /// Ends the act with the status of its answer, and returns it.
     pub fn answered(mut self, status: u16) -> Option<Act> {
         self.act.take().map(|(act, _)| Act { status, ..act })
     }
@@ -91,7 +94,7 @@ impl<F: FnOnce(Act)> Drop for Begun<F> {
     }
 }
 
-/// The record. Its functions block.
+/// The record of acts. Its functions block.
 pub struct Audit {
     folder: PathBuf,
     state: Mutex<State>,
@@ -99,22 +102,23 @@ pub struct Audit {
 
 #[derive(Default)]
 struct State {
-    /// Open files and their lengths in bytes, by their names.
+    /// Open files by name, each with its length in bytes.
     files: HashMap<String, (File, u64)>,
-    /// When an act was last refused, by who sent it.
+    /// The time of each sender's last act that was refused.
     refused_at_unix_ms: HashMap<String, u64>,
     has_failed: bool,
 }
 
 impl Audit {
-    /// The record in a data folder. The file is made when there is something to record.
+    /// The record in a data folder. The file is made when the first act is recorded.
     pub fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), state: Mutex::default() }
     }
 
-    /// Records an act. Of the acts of one sender that were refused because of a role, one a second is
-    /// recorded, and for a token of a namespace the same holds for everything that failed because of
-    /// the request. If the disk is full, the act is lost here, and the log of the node says so once.
+    /// Records an act. Acts that were refused because of a role are recorded at most once a second
+    /// for each sender. For a token of a namespace, the same applies to all acts that failed
+    /// because of the request. If the disk is full, the act is not recorded, and the node's log
+    /// says so once.
     pub fn record(&self, act: &Act) {
         let namespace = of_kept(&act.who).0;
         let mut state = self.state.lock();
@@ -174,7 +178,7 @@ impl Audit {
                 options.read(true).append(true).create(true).mode(0o600);
                 let mut file = mote_store::own::open(&mut options, &path)?;
                 let bytes = file.metadata()?.len();
-                // A full disk or a crash may have cut the last line. The next one begins after it.
+                // A full disk or a crash may have cut the last line. A new line begins after it.
                 let mut last = [b'\n'];
                 if bytes > 0 {
                     file.read_exact_at(&mut last, bytes - 1)?;
@@ -190,7 +194,7 @@ impl Audit {
         Ok(())
     }
 
-    /// The latest acts, the oldest of them first.
+    /// The latest `most` acts, oldest first.
     pub fn latest(&self, most: usize) -> io::Result<Vec<AuditEntry>> {
         let _state = self.state.lock();
         let mut all = self.latest_of(FILE, most)?;
@@ -214,7 +218,7 @@ impl Audit {
         Ok(names)
     }
 
-    /// The latest acts in a file and its former one.
+    /// The latest acts in a file and in its former file.
     fn latest_of(&self, name: &str, most: usize) -> io::Result<VecDeque<AuditEntry>> {
         let mut latest = VecDeque::new();
         for name in [format!("{name}{FORMER}"), name.to_owned()] {
@@ -227,7 +231,7 @@ impl Audit {
             };
             for line in BufReader::new(file).split(b'\n') {
                 let line = line.map_err(of)?;
-                // A line that was cut by a full disk or a crash is left out.
+                // A line that a full disk or a crash has cut is left out.
                 let Ok(entry) = serde_json::from_slice::<AuditEntry>(&line) else { continue };
                 if latest.len() >= most {
                     latest.pop_front();
@@ -318,7 +322,7 @@ mod tests {
         let of = |who: &str, act| Act { who: who.into(), ..act };
         audit.record(&act(1, "/v1/functions/a", 200));
         audit.record(&of("orchard/bob", act(2, "/v1/functions/b.orchard", 200)));
-        // Most of what did nothing is left out, and everything that may have changed something is not.
+        // Most acts that did nothing are left out, but none that may have changed something.
         for at in 0..2_000 {
             audit.record(&of("plant/ada", act(10_000 + at, "/v1/secrets/plant/x", 404)));
             audit.record(&of("plant/ada", act(10_000 + at, "/left", 499)));

@@ -7,19 +7,20 @@ use std::time::{Duration, Instant};
 use mote_core::shares::address_owner;
 use parking_lot::Mutex;
 
-/// Wrong tokens of one address within [`WINDOW`] before it must wait.
+/// An address may send this many wrong tokens within [`WINDOW`], and must then wait.
 const GUESSES_MAX: u32 = 30;
 const WINDOW: Duration = Duration::from_secs(60);
 /// Most addresses that are remembered.
 const ADDRESSES_MAX: usize = 4_096;
 
-/// The addresses that have sent wrong tokens lately. All addresses of an IPv6 /64 count as one.
+/// The addresses that have sent wrong tokens lately. All addresses in an IPv6 /64 network count as
+/// one.
 #[derive(Default)]
 pub(crate) struct Guesses(Mutex<HashMap<IpAddr, (u32, Instant)>>);
 
 impl Guesses {
-    /// Counts a wrong token; `false` if this address must wait. When there is no room, an address
-    /// that is not known must wait, too.
+    /// Counts a wrong token. Returns `false` if this address must wait. If there is no room for
+    /// further addresses, unknown addresses must wait, too.
     pub(crate) fn may_guess(&self, address: IpAddr, now: Instant) -> bool {
         let mut all = self.0.lock();
         let address = address_owner(address);

@@ -1,9 +1,10 @@
 //! Who may manage a node, and what they did.
 //!
-//! [`Operators`] knows the owner's token, which is in a file of the data folder, and the tokens that
-//! were made for others, each with a [`Role`]. [`tokens`] makes, lists and revokes those in the store.
-//! [`Audit`] records what was changed and by whom. This module must not know HTTP.
-//! Listeners tell it the method and the path of a request, and make responses from its answers.
+//! [`Operators`] knows the owner's token, which is in a file in the data folder, and the tokens
+//! that were made for others, each with a [`Role`]. [`tokens`] makes, lists and revokes those
+//! others in the store. [`Audit`] records what was changed and by whom. This module must not know
+//! HTTP: listeners pass it the method and the path of a request, and make responses from its
+//! answers.
 
 mod admission;
 mod audit;

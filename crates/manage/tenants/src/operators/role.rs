@@ -3,25 +3,25 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A role. Each one may do everything that the ones before it may.
+/// A role. Each role includes everything that the roles before it may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Reads: functions, logs, metrics and the state of the node, but no data of functions.
+    /// Reads functions, logs, metrics and the state of the node, but no data of functions.
     Viewer,
     /// Also deploys, removes, scales and invokes functions, and manages their secrets and data.
     Deployer,
-    /// Also manages keys and tokens, users of the broker, and the node's place in a cluster.
+    /// Also manages keys and tokens, the broker's users, and the node's place in a cluster.
     Operator,
 }
 
-/// Paths below which only an operator may change something.
+/// Paths below which only an operator may make changes.
 const OF_OPERATORS: [&str; 7] =
     ["keys", "tokens", "audit", "mqtt", "cells", "journals", "namespaces"];
-/// Paths that show data of functions.
+/// Paths below which data of functions can be read.
 const DATA: [&str; 1] = ["kv"];
 
 impl Role {
-    /// All roles, the least first.
+    /// All roles, from the least to the most powerful one.
     pub const ALL: [Role; 3] = [Role::Viewer, Role::Deployer, Role::Operator];
 
     pub fn as_str(self) -> &'static str {
@@ -32,8 +32,8 @@ impl Role {
         }
     }
 
-    /// The least role that may send a request to the management API. A path that does not exist
-    /// needs a role too, so that new routes are closed until they are listed here.
+    /// The least powerful role that may send a request to the management API. Unknown paths need a
+    /// role, too, so that a new route is not open before it is listed here.
     pub fn for_management(reads_only: bool, path: &str) -> Role {
         let topic = path.strip_prefix("/v1/").and_then(|rest| rest.split('/').next());
         let topic = topic.unwrap_or_default();
@@ -46,7 +46,7 @@ impl Role {
         }
     }
 
-    /// The least role that may send a request to the API of another platform.
+    /// The least powerful role that may send a request to the API of another platform.
     pub fn for_platform(reads_only: bool) -> Role {
         if reads_only { Role::Viewer } else { Role::Deployer }
     }

@@ -13,21 +13,21 @@ use sha2::{Digest as _, Sha256};
 use crate::operators::admission::{Holder, Operators, random_text};
 use crate::operators::role::Role;
 
-/// The collection of the store in which tokens are.
+/// The collection of the store that holds the tokens.
 const COLLECTION: &str = "operators";
 const TOKENS_MAX: usize = 1_000;
-/// The beginning of each token, by which people and scanners recognise it.
+/// The beginning of each token. People and secret scanners recognise a token by it.
 const PREFIX: &str = "mote_op_";
-/// Longest lifetime.
+/// Longest lifetime of a token.
 const YEARS_MS_MAX: u64 = 100 * 365 * 86_400_000;
 
-/// What the store keeps of a token, which is never the token itself.
+/// What the store holds of a token. It never holds the token itself.
 #[derive(Serialize, Deserialize)]
 struct Stored {
-    /// The SHA-256 in hexadecimal digits.
+    /// The SHA-256 of the token in hexadecimal digits.
     sha256: String,
     role: String,
-    /// The one namespace that it is for.
+    /// The only namespace for which the token is valid; `None` for the whole node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     namespace: Option<String>,
     created_at_ms: u64,
@@ -36,9 +36,9 @@ struct Stored {
 
 #[derive(Debug)]
 pub enum NotChanged {
-    /// The client's wish cannot be fulfilled.
+    /// The client's request cannot be fulfilled.
     Problem(Problem),
-    /// The store cannot be read or written.
+    /// The store could not be read or written.
     Store(StoreError),
 }
 
@@ -54,7 +54,7 @@ impl From<Problem> for NotChanged {
     }
 }
 
-/// All tokens by name, without the tokens themselves.
+/// All tokens by name. The list does not contain the secret tokens themselves.
 pub fn list(store: &Store) -> Result<OperatorTokens, StoreError> {
     let tokens = read(store)?.into_iter().map(|(name, stored)| OperatorToken {
         name,
@@ -66,7 +66,8 @@ pub fn list(store: &Store) -> Result<OperatorTokens, StoreError> {
     Ok(OperatorTokens { tokens: tokens.collect() })
 }
 
-/// Makes a token at `now_ms`, which is in no other answer, and lets `operators` know it.
+/// Makes a token at the time `now_ms`, and tells `operators` about it. No other answer ever
+/// contains this token.
 pub fn create(
     store: &Store,
     operators: &Operators,
@@ -124,7 +125,7 @@ pub fn create(
     Ok(NewOperatorToken { name, role, namespace, token, expires_at })
 }
 
-/// Makes a token invalid, and lets `operators` know it.
+/// Makes a token invalid, in the store and in `operators`.
 pub fn revoke(store: &Store, operators: &Operators, name: &str) -> Result<(), NotChanged> {
     if store.document(COLLECTION, name)?.is_none() {
         let text = format!("no token named {}", shortened(name));
@@ -136,7 +137,7 @@ pub fn revoke(store: &Store, operators: &Operators, name: &str) -> Result<(), No
     Ok(())
 }
 
-/// Makes all tokens of a namespace invalid, and lets `operators` know it.
+/// Makes all tokens of a namespace invalid, in the store and in `operators`.
 pub fn revoke_all_of(
     store: &Store,
     operators: &Operators,
@@ -150,7 +151,7 @@ pub fn revoke_all_of(
     Ok(())
 }
 
-/// Loads the tokens from the store.
+/// Loads the tokens from the store into `operators`.
 pub fn bring_back(store: &Store, operators: &Operators) -> Result<(), StoreError> {
     let holders = read(store)?.into_iter().filter_map(|(name, stored)| {
         let hash = base16ct::lower::decode_vec(&stored.sha256).ok()?;
@@ -169,7 +170,8 @@ pub fn bring_back(store: &Store, operators: &Operators) -> Result<(), StoreError
     Ok(())
 }
 
-/// The tokens in the order of their names. A token that cannot be read is left out, so it admits nobody.
+/// The tokens in the order of their names. A token that cannot be read is left out, so it admits
+/// nobody.
 fn read(store: &Store) -> Result<Vec<(String, Stored)>, StoreError> {
     let mut all: Vec<(String, Stored)> = Vec::new();
     for (name, value) in store.documents(COLLECTION)? {

@@ -1,6 +1,6 @@
-//! Decides who may use the management API. On the Unix socket these are root and the user that runs
-//! the node, whom the kernel identifies; over TCP, clients that send a token whose role permits what
-//! they ask for.
+//! Decides who may use the management API. On the Unix socket, these are root and the user that
+//! runs the node; the kernel names the user of each connection. Over TCP, these are clients that
+//! send a token whose role permits their request.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,24 +24,24 @@ use mote_tenants::operators::{
 use super::refused::Refused;
 use crate::{Node, operators};
 
-/// Where a connection comes from.
+/// The origin of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Caller {
-    /// A local process of this user; `None` when the kernel did not name the user.
+    /// A local process of this user; `None` if the kernel did not name the user.
     Local(Option<u32>),
     /// An address on the network, and whether the connection is encrypted.
     Remote(IpAddr, bool),
 }
 
-/// The name of what a request has made. A handler adds it to its answer for the record, if the path
-/// does not have it.
+/// The name of the thing that a request made. If the path does not contain this name, the handler
+/// adds it to its answer, so that the record of acts can show it.
 #[derive(Debug, Clone)]
 pub(super) struct Made(pub(super) String);
 
 const NOT_VALID: &str = "the token is not valid any more: it has expired or was revoked";
 
-/// What the sender of a request means by short names, and may see. Every handler behind [`check`] can
-/// take it.
+/// The view of the request's sender: what its short names mean, and what it may see. Every handler
+/// behind [`check`] can take this as an argument.
 #[derive(Clone)]
 pub(super) struct Seen(pub(super) View);
 
@@ -55,8 +55,8 @@ impl<S: Sync> FromRequestParts<S> for Seen {
     }
 }
 
-/// Lets a request through, or answers it with a refusal. This is the one place in which names of a
-/// namespace become full ones, and in which it is decided who may name what.
+/// Lets a request through or refuses it. Only here are short names in a namespace made full names,
+/// and only here is decided who may name what.
 pub(crate) async fn check(
     State(node): State<Arc<Node>>,
     ConnectInfo(caller): ConnectInfo<Caller>,
@@ -117,7 +117,7 @@ pub(crate) async fn check(
     response
 }
 
-/// Checks what a request names, and writes the names in its path in full.
+/// Checks the names in a request, and replaces short names in its path by full names.
 async fn within(node: &Node, scope: Scope, request: &mut Request) -> Result<(), Problem> {
     let chosen = request.headers().get(paths::HEADER_NAMESPACE);
     let chosen = chosen.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -149,9 +149,9 @@ async fn within(node: &Node, scope: Scope, request: &mut Request) -> Result<(), 
     Ok(())
 }
 
-/// Runs a request. A change in a namespace runs to its end although its client leaves, because the
-/// removal of the namespace waits for it. It does not wait for clients that send slowly: a body that is
-/// not complete when the removal begins ends there.
+/// Runs a request. A change in a namespace runs to its end even if its client disconnects, because
+/// the removal of the namespace waits for the change. The removal does not wait for slow clients: a
+/// request body that is not complete when the removal begins is cut off there.
 async fn run(mut request: Request, next: Next) -> Response {
     let Some(change) = request.extensions_mut().remove::<Arc<Change>>() else {
         return next.run(request).await;
@@ -160,7 +160,8 @@ async fn run(mut request: Request, next: Next) -> Response {
         let ended = Arc::new(AtomicBool::new(false));
         let request = request.map(|body| call::until(body, change.closed(), ended.clone()));
         let response = next.run(request).await;
-        // A handler that gets a part of a body may describe that in another way.
+        // A handler that receives only a part of a body may report another error, so its error is
+        // replaced.
         match ended.load(Ordering::Relaxed) && !response.status().is_success() {
             true => Err(change.refusal()),
             false => Ok(response),
@@ -173,11 +174,11 @@ async fn run(mut request: Request, next: Next) -> Response {
     }
 }
 
-/// A request that is not let through.
+/// A request that is refused.
 struct Denied {
     problem: Problem,
     header: Option<(&'static str, &'static str)>,
-    /// Who sent it, if that is known.
+    /// The name of the sender, if it is known.
     who: Option<String>,
 }
 
@@ -187,11 +188,11 @@ impl From<Problem> for Denied {
     }
 }
 
-/// Who sends a request that is let through.
+/// The sender of a request that is let through.
 struct Sender {
     name: String,
     scope: Scope,
-    /// The token, over TCP.
+    /// The key of the token; `None` on the Unix socket.
     key: Option<TokenKey>,
 }
 
@@ -204,7 +205,7 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
             let text = "only root and the user that runs the node may use this socket";
             return Err(Problem::new(403, "M1402", text).into());
         }
-        // The token would be readable on the way, and so would what is deployed.
+        // Others on the network could read the token and everything that is deployed.
         Caller::Remote(address, false) if !address.is_loopback() && !node.config.admin_plain => {
             let text = "the management API answers other machines over TLS only";
             let problem = Problem::new(403, "M1406", text).with_hint(
@@ -231,7 +232,8 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
     let (admission, scope) = node.tenants.operators.admits(address, given, needed);
     match admission {
         Admission::Admitted(Admitted { name, is_operator, key }) => {
-            // Connections of those who may manage the whole node outlast all others.
+            // If the places for connections run out, connections of those who may manage the whole
+            // node are ended last.
             if connection::admitted(request.extensions(), &name, is_operator).is_err() {
                 let text = format!("too many requests of the token {name}, or of all tokens, run");
                 let problem = Problem::new(429, "M1409", text);
@@ -242,7 +244,7 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
             return Ok(Sender { name: name.to_string(), scope, key: Some(key) });
         }
         Admission::OtherRole { name, role } => {
-            // No role would help.
+            // No role of this token would permit the request.
             let method = request.method().as_str();
             let path = request.uri().path();
             if let Some(problem) = mote_tenants::namespaces::outside(&scope, method, path) {
@@ -250,7 +252,8 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
             }
             let text =
                 format!("the token {name} has the role {role}; this needs the role {needed}");
-            // A role for the whole node would be more than its holder needs.
+            // The hint suggests a token for the namespace, because a token for the whole node would
+            // permit more than its holder needs.
             let within = match &scope {
                 Scope::Namespace(namespace) => format!(" --namespace {namespace}"),
                 Scope::All => String::new(),

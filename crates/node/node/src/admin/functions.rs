@@ -56,8 +56,8 @@ pub(super) async fn schedules(
     Json(list)
 }
 
-/// Describes a function by its live revision, with the instances of every revision that a share or
-/// a tag reaches.
+/// Describes a function: its live revision, and the instances of every revision that a share or a
+/// tag reaches.
 fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     let spec = &revision.spec;
     let status = revision.status();
@@ -175,7 +175,7 @@ fn rate(rate: mote_spec::Rate) -> mote_api::types::Rate {
     mote_api::types::Rate { calls, period_ms, burst }
 }
 
-/// The instances of one revision, each with the number of invocations that it holds.
+/// The instances of one revision, each with the number of its current invocations.
 fn described(revision: u64, status: &PoolStatus) -> Vec<(Instance, u64)> {
     let describe = |instance: &InstanceStatus| Instance {
         id: instance.instance.to_string(),
@@ -205,7 +205,7 @@ fn stops(revision: &Revision) -> Vec<Stop> {
     revision.log.stops().into_iter().map(stop).collect()
 }
 
-/// The bounds that were set in place of the manifest's, if any.
+/// The bounds that replace the manifest's, if any are set.
 fn bounds(revision: &Revision) -> Option<ScaleBounds> {
     let ScaleOverride { min, max } = revision.bounds();
     (min.is_some() || max.is_some()).then_some(ScaleBounds { min, max })
@@ -243,8 +243,8 @@ pub(super) async fn deploy(
     Ok((status, Json(result)))
 }
 
-/// Deploys the archive in the body of `request`. A client that disconnects must not leave a deploy
-/// half done, so the deploy runs in a task of its own.
+/// Deploys the archive in the body of `request`. The deploy runs in a separate task, so that a
+/// client that disconnects cannot leave it half done.
 pub(super) async fn upload(
     node: Arc<Node>,
     name: String,
@@ -265,8 +265,9 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Runs a function once. The answer is the function's own. An answer of `mote` itself carries
-/// `Mote-Fault` and, because the owner is asking, the full reason.
+/// Runs a function once and returns the function's own answer. If `mote` answers instead, the
+/// answer has the field `Mote-Fault` and the full reason, because only those who manage the node
+/// can ask here.
 pub(super) async fn invoke(
     State(node): State<Arc<Node>>,
     Path(name): Path<String>,
@@ -326,8 +327,8 @@ pub(super) async fn invoke(
     };
     let mut response = Response::builder().status(reply.status);
     for (name, value) in headers(&reply.headers) {
-        // Headers that HTTP cannot carry are dropped here. The HTTP front refuses such an answer;
-        // the owner sees the rest of it.
+        // Header fields that HTTP cannot carry are left out here. The HTTP front refuses such an
+        // answer, but the owner should see the rest of it.
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
             && !is_hop_by_hop(name.as_str().as_bytes())
@@ -345,8 +346,8 @@ pub(super) async fn invoke(
         ms(phases.init_ns),
         ms(phases.handover_ns()),
         ms(phases.run_ns()),
-        // The two halves of the handover. The fronts leave them out, because every answer would pay
-        // for them.
+        // The two halves of the handover. The fronts do not send them, because this would slow down
+        // every answer.
         ms(phases.to_worker_ns()),
         ms(phases.from_worker_ns())
     );
@@ -381,13 +382,13 @@ impl futures_util::Stream for Chunks {
     }
 }
 
-/// The fields of a request to the management API that its function receives.
+/// The fields of a management request that its function receives.
 fn passed_on(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     let connection = || fields.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
     let all = fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
     all.filter(move |(name, _)| {
-        // The token is for the node. Programs that receive fields as variables would take `proxy`
-        // for their own HTTP_PROXY.
+        // The token is meant for the node and not for the function. Programs receive fields as
+        // variables, and would take `proxy` for their own HTTP_PROXY.
         let of_node = (name.starts_with(b"mote-") && !mote_core::accept::is_wish(name))
             || matches!(*name, b"authorization" | b"expect" | b"proxy");
         !of_node && !is_hop_by_hop(name) && !is_named(connection(), name)

@@ -1,4 +1,4 @@
-//! Routes that look up, cancel and repeat accepted invocations.
+//! Routes that show, cancel and repeat accepted invocations.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::access::Seen;
 use super::refused::{Refused, shortened};
 use crate::Node;
 
-/// Invocations of a list unless the query asks for another number, and at most.
+/// The number of invocations in a list: the default, and the maximum.
 const LIMIT_DEFAULT: usize = mote_api::invocations::LIST_DEFAULT;
 const LIMIT_MAX: usize = mote_api::invocations::LIST_MAX;
 
@@ -49,12 +49,12 @@ pub(super) async fn list(
         InvocationState::Cancelled => Kept::Cancelled,
     });
     let functions = match (query.function, query.runs) {
-        // No function has an empty name.
+        // A name that the sender may not see becomes the empty name, which no function has.
         (Some(function), _) => Some(vec![seen.function(&function).unwrap_or_default()]),
         (None, true) => Some(node.chains().into_iter().filter(|name| seen.shows(name)).collect()),
         (None, false) => seen.namespace().map(|own| vec![format!(".{own}")]),
     };
-    // One more shows whether the list goes on.
+    // One invocation more than wanted is read, to find out whether the list goes on.
     let listed =
         node.accepted.journals.list(functions, kept, before, limit + 1).await.map_err(refused)?;
     let more = listed.len() > limit;

@@ -1,4 +1,5 @@
-//! Routes about the keys of callers. Only the answers that make a key contain one.
+//! Routes about the keys of callers. An answer contains a secret key only if the request made that
+//! key.
 
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ use super::access::Seen;
 use super::refused::Refused;
 use crate::Node;
 
-/// The prefix of shared namespaces; it is in no name of a function.
+/// The prefix of shared namespaces. No function's name contains it.
 const SHARED: &str = "shared:";
 
 #[derive(Deserialize)]
@@ -174,7 +174,8 @@ async fn run(node: &Node, namespace: &str, operation: Operation) -> Result<Outco
         }
         Namespace::Shared(_) => None,
     };
-    // Whoever manages the node may fill a namespace that no function limits.
+    // If no function sets a quota for the namespace, whoever manages the node may fill it up to the
+    // largest quota.
     let (Namespace::Function(name) | Namespace::Shared(name)) = &namespace;
     let limits = name::split(name).1.and_then(|owner| node.tenants.namespaces.get(owner).ok());
     let together_bytes = limits.and_then(|limits| limits.quotas.state_bytes);

@@ -1,5 +1,5 @@
-//! Log lines of one function, one JSON object per line. New lines follow when the client asks for
-//! them.
+//! The route for the log lines of one function, one JSON object per line. If the client asks for
+//! it, new lines follow.
 
 use std::sync::Arc;
 
@@ -34,7 +34,8 @@ pub(super) async fn read(
 ) -> Result<Response, Refused> {
     let log = match find(&node.data_path.engine, &name) {
         Ok(revision) => revision.log.clone(),
-        // A function that was never live may have left the log of its deploy.
+        // The function may never have been live. Then the log of its failed deploy may still be
+        // there.
         Err(unknown) => node.deploys.failed_logs.of(&name).ok_or(unknown)?,
     };
     let since_ms = match &query.since {
@@ -49,7 +50,7 @@ pub(super) async fn read(
         }
     };
     let (mut lines, following) = log_lines(&name, &log, query.follow);
-    // A follower holds no log, so that it ends when the function is removed.
+    // A follower must not hold the log, so that the stream ends when the function is removed.
     drop(log);
     lines.retain(|line| wanted(line));
     if let Some(tail) = query.tail {

@@ -1,6 +1,6 @@
 //! The management API: its access rules and its routes.
 //!
-//! It runs on its own thread and runtime, so that deploys and scrapes never delay requests of the
+//! It has a separate thread and runtime, so that deploys and scrapes never delay requests on the
 //! data path.
 
 mod access;
@@ -90,16 +90,17 @@ fn routes(node: Arc<Node>) -> Router {
             paths::NAMESPACE,
             get(namespaces::describe).put(namespaces::update).delete(namespaces::delete),
         )
-        // The archive's own limits bound uploads, and the function's limits bound bodies.
+        // Uploads are limited by the limits for archives, and bodies of calls by the function's own
+        // limit.
         .layer(DefaultBodyLimit::disable())
         .fallback(no_such_route)
         .method_not_allowed_fallback(no_such_method)
         .with_state(node.clone());
-    // The check is in front of the routes, because it writes names in paths in full.
+    // The check runs before the routes, because it replaces short names in paths by full names.
     Router::new()
         .fallback_service(managed)
         .layer(from_fn_with_state(node.clone(), access::check))
-        // Health is answered without credentials, because it reveals only that the node is running.
+        // Health is reported without credentials, because it reveals only that the node is running.
         .route(paths::LIVEZ, get(|| async { "ok\n" }))
         .route(paths::READYZ, get(node_routes::readyz))
         .with_state(node)
@@ -117,14 +118,15 @@ async fn no_such_method() -> Refused {
         .into()
 }
 
-/// Connections to the Unix socket for users that may use it: in total, and for one user.
+/// Most connections to the Unix socket by users that may use it: in total, and of one user.
 const OWNER_CONNECTIONS: (usize, usize) = (1_024, 512);
-/// The same for users that may not use it and only receive the refusal.
+/// Most connections to the Unix socket by other users, which only receive the refusal: in total,
+/// and of one user.
 const STRANGER_CONNECTIONS: (usize, usize) = (64, 8);
-/// Descriptors that are reserved for the Unix socket, so that the node's owners can still reach it
-/// when clients of the fronts hold all others.
+/// File descriptors that are reserved for the Unix socket. With them, the node's owners can reach
+/// it even if clients of the fronts hold all others.
 const RESERVED_FILES: usize = 16;
-/// Pause after a connection could not be accepted, until others have ended.
+/// Pause after a connection could not be accepted, so that other connections can end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves the API on its sockets until `stop` turns true.
@@ -160,8 +162,8 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Resolves when the node stops. An error means that the sender was dropped, which is a stop as
-/// well.
+/// Resolves when the node stops. If the sender was dropped, the node stops as well, so the error is
+/// ignored.
 async fn stopped(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
@@ -211,20 +213,22 @@ fn log_end<E: std::fmt::Display>(ended: Result<(), E>) {
     }
 }
 
-/// Open files that exist only to be closed when a descriptor is needed; see [`RESERVED_FILES`].
+/// Open files whose only purpose is to be closed when a descriptor is needed; see
+/// [`RESERVED_FILES`].
 #[derive(Default)]
 struct Reserve(Vec<std::fs::File>);
 
 impl Reserve {
     fn fill(&mut self) {
         while self.0.len() < RESERVED_FILES {
-            // No descriptor is left, so the reserve stays smaller until some are free.
+            // If no descriptor is left, the reserve stays smaller until some are free again.
             let Ok(file) = std::fs::File::open("/dev/null") else { return };
             self.0.push(file);
         }
     }
 
-    /// Releases one descriptor for the next connection. Returns `false` if it has no more to release.
+    /// Releases one descriptor for the next connection. Returns `false` if none was left in the
+    /// reserve.
     fn give_one(&mut self) -> bool {
         self.0.pop().is_some()
     }

@@ -1,5 +1,6 @@
-//! Routes about the users of the node's own MQTT broker. A process of the broker keeps their file and
-//! hashes their passwords, so that the memory that a hash takes is not the node's.
+//! Routes about the users of the node's own MQTT broker. A separate process of the broker's program
+//! keeps the file of users and hashes the passwords, so that hashing does not use the node's
+//! memory.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -19,11 +20,11 @@ use crate::Node;
 use crate::mqtt::BROKER_FOLDER;
 use crate::mqtt::Mqtt;
 
-/// Longest request for a user.
+/// Longest body of a request about a user.
 const BODY_BYTES_MAX: usize = 256 << 10;
-/// What the program says when there is no such user.
+/// The program's exit code if there is no such user.
 const UNKNOWN: i32 = 3;
-/// How long the program may take.
+/// How long one run of the program may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<MqttUsers>, Refused> {
@@ -67,7 +68,7 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Runs the program of the broker with this input, and returns what it prints.
+/// Runs the broker's program with this input, and returns its output.
 async fn run(
     mqtt: &Mqtt,
     data: &std::path::Path,
@@ -98,7 +99,7 @@ async fn run(
     let stdin = child.stdin.take();
     let ended = async move {
         if let Some(mut stdin) = stdin {
-            // The program may end before it reads.
+            // The program may end before it has read its input, so an error is ignored.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
         child.wait_with_output().await

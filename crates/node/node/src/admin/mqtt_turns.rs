@@ -1,11 +1,12 @@
-//! The turns of requests about the users of the MQTT broker.
+//! Limits and orders the requests about users of the MQTT broker.
 
 use tokio::sync::Semaphore;
 
-/// Requests about users at once: one runs the program, the others wait for their turn.
+/// Most requests about users at once. One of them runs the program; the others wait for their turn.
 pub(super) const REQUESTS_MAX: usize = 64;
 
-/// Lets one request at a time run the program, which needs 19 MiB for a password.
+/// Lets only one request at a time run the program, because the program needs 19 MiB to hash a
+/// password.
 pub(crate) struct MqttUserTurns {
     pub(super) places: Semaphore,
     pub(super) turn: tokio::sync::Mutex<()>,

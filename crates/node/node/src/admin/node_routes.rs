@@ -24,8 +24,8 @@ pub(super) async fn openapi() -> impl IntoResponse {
     ([("content-type", "application/json")], mote_api::openapi::document())
 }
 
-/// Sends OpenMetrics to a scraper that asks for it, as Prometheus does, and Prometheus' older text
-/// format to all others.
+/// Sends the metrics: as OpenMetrics to a scraper that accepts it, such as Prometheus, and in
+/// Prometheus' older text format to all others.
 pub(super) async fn metrics(
     State(node): State<Arc<Node>>,
     Seen(view): Seen,
@@ -42,7 +42,8 @@ pub(super) async fn metrics(
     ([("content-type", kind)], shown(metrics.render_text(), &view))
 }
 
-/// The series of the functions in a view. Those of the node as a whole are not among them.
+/// Returns the series of the functions in a view. In a view of one namespace, series of the node as
+/// a whole are left out.
 fn shown(text: String, view: &View) -> String {
     if view.namespace().is_none() {
         return text;

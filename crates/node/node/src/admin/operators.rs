@@ -1,5 +1,5 @@
-//! Routes about the tokens of those who manage the node, and about what they did. Only the answer
-//! that makes a token contains one.
+//! Routes about the tokens of those who manage the node, and about the record of their acts. Only
+//! the answer to the request that makes a token contains the token.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::refused::{Refused, to_the_end};
 use crate::store_work::{blocking, internal, with_store};
 use crate::{Node, operators};
 
-/// Entries of the record unless the query asks for another number, and at most.
+/// The number of entries in an answer: the default, and the maximum.
 const ENTRIES_DEFAULT: usize = 100;
 const ENTRIES_MAX: usize = 10_000;
 
@@ -44,7 +44,8 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Extension<Made>, Json<NewOperatorToken>), Refused> {
     let wish: OperatorTokenRequest = serde_json::from_slice(&body)
         .map_err(|error| Problem::new(422, "M1403", format!("token: {error}")))?;
-    // It is held until the token is made, so that a removal of the namespace finds the token.
+    // The change is held until the token is made, so that a removal of the namespace also finds
+    // this token.
     let namespace = wish.namespace.as_ref();
     let change =
         namespace.map(|namespace| node.tenants.namespaces.change(namespace)).transpose()?;

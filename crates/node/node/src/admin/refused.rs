@@ -1,4 +1,5 @@
-//! Refusals of the management API, and changes that end although their client has left.
+//! Errors of the management API as HTTP answers, and changes that run to their end even if their
+//! client disconnects.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -24,7 +25,7 @@ impl IntoResponse for Refused {
     }
 }
 
-/// Runs a change in a task of its own, so that a client that disconnects cannot leave it half done.
+/// Runs a change in a separate task, so that a client that disconnects cannot leave it half done.
 pub(super) async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Refused> {
@@ -32,7 +33,7 @@ pub(super) async fn to_the_end<T: Send + 'static>(
     Ok(tokio::spawn(work).await.map_err(failed)??)
 }
 
-/// A word of a client, as an error shows it.
+/// Shortens and escapes a text from a client, so that an error can show it.
 pub(super) fn shortened(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_debug).collect()
 }

@@ -39,7 +39,7 @@ pub(super) async fn traffic(
     Ok(Json(moved.await?))
 }
 
-/// How an agent places what its cluster has decided.
+/// The query of a request in which an agent places a revision that its cluster has chosen.
 #[derive(Deserialize)]
 pub(super) struct PlaceQuery {
     /// Whether an instance of each new revision must become ready first.

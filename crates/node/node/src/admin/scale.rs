@@ -21,7 +21,7 @@ pub(super) async fn scale(
     let revision = functions::find(&node.data_path.engine, &name)?;
     let wish: ScaleRequest = serde_json::from_slice(&body)
         .map_err(|error| Problem::new(422, "M0303", format!("scale: {error}")))?;
-    // A cell may leave a function to the others.
+    // In a cluster, the other cells may run the function, so this cell may have no instance.
     let max_least = u32::from(node.cells.is_none());
     let bounds = bounds(&revision, &wish, node.data_path.cores, max_least)?;
     if wish.reset || bounds != revision.bounds() {
@@ -54,7 +54,7 @@ pub(super) async fn scale(
     Ok(Json(result))
 }
 
-/// The bounds that apply after `wish`, if its numbers are consistent.
+/// Returns the bounds that apply after `wish`. Fails if the numbers contradict each other.
 fn bounds(
     revision: &Revision,
     wish: &ScaleRequest,

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Ranges of TCP ports; none of them if functions get no ports.
+/// Ranges of TCP ports. The list is empty if no function may have a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionPorts(Vec<RangeInclusive<u16>>);
 
 impl Default for FunctionPorts {
-    /// The ports that Kubernetes gives to services (NodePort). No usual service listens there, and
-    /// Linux takes the ports of outgoing connections from those that follow, from 32768 on.
+    /// The ports that Kubernetes gives to services (NodePort). Common services do not use these
+    /// ports, and the ports that Linux uses for outgoing connections begin after them, at 32768.
     fn default() -> Self {
         Self(vec![30_000..=32_767])
     }
@@ -30,7 +30,7 @@ impl FunctionPorts {
         text.split(',').map(range).collect::<Option<_>>().map(Self)
     }
 
-    /// Whether functions may have no port.
+    /// Whether no function may have a port.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

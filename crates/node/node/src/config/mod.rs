@@ -1,5 +1,5 @@
-//! The checked and complete configuration of a node. [`crate::settings`] reads files, flags and the
-//! environment; [`crate::run()`] runs a node by it.
+//! The checked and complete configuration of a node. [`crate::settings`] reads it from files, flags
+//! and the environment. [`crate::run()`] runs a node with it.
 
 mod function_ports;
 
@@ -24,23 +24,25 @@ pub use function_ports::FunctionPorts;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub data: PathBuf,
-    /// The keys that encrypt secrets, the one for new values first; empty for one in the data folder.
+    /// The keys that encrypt secrets. The first one encrypts new values. If the list is empty, the
+    /// node uses the key in the data folder.
     pub secrets_key: Vec<KeySource>,
     /// Address of the HTTP front; `None` switches it off.
     pub http: Option<SocketAddr>,
     /// Address of the HTTP front over TLS; `None` switches it off.
     pub https: Option<SocketAddr>,
     pub certificates: PathBuf,
-    /// File with the authorities that sign the certificates of clients; `None` asks no client for one.
+    /// The file with the authorities that sign clients' certificates. With `None`, no client is
+    /// asked for a certificate.
     pub client_ca: Option<PathBuf>,
-    /// The words that tell `mote-acme` which certificate to order from which authority, if it orders
-    /// one.
+    /// The arguments that tell `mote-acme` which certificate to order, and from which authority;
+    /// `None` if it orders none.
     pub acme: Option<Vec<OsString>>,
-    /// The TCP ports that functions may have for themselves.
+    /// The TCP ports that may belong to single functions.
     pub function_ports: FunctionPorts,
-    /// Proxies in front of the HTTP fronts, which say who their clients are.
+    /// Proxies in front of the HTTP fronts. They tell the node who their clients are.
     pub proxies: Option<Arc<Proxies>>,
-    /// Where the HTTP fronts write a line for each request, and how; `None` writes none.
+    /// The destination and the format of the HTTP fronts' access log; `None` writes no log.
     pub access_log: Option<(Destination, Format)>,
     /// Address of the CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
@@ -52,21 +54,21 @@ pub struct Config {
     pub coap_tls: Option<SocketAddr>,
     /// Address of the management API over TCP; `None` switches it off.
     pub admin: Option<SocketAddr>,
-    /// Whether the management API answers other machines without TLS, too.
+    /// Whether the management API also answers other machines without TLS.
     pub admin_plain: bool,
     /// Path of the management socket.
     pub socket: PathBuf,
     /// Whether the fronts listen beyond this machine.
     pub lan: bool,
-    /// Who may call functions whose manifest does not say; not [`Access::Unset`].
+    /// The access mode of functions whose manifest does not set one. Never [`Access::Unset`].
     pub access: Access,
     /// The memory that all instances together may use.
     pub memory: Share,
-    /// Threads that serve HTTP connections; 0 chooses by the number of cores.
+    /// Number of threads that serve HTTP connections. With 0, the number of cores decides.
     pub threads: usize,
     /// Whether to poll for the next event before sleeping.
     pub polling: bool,
-    /// By how much `timeout` and `init_timeout` of each function are multiplied.
+    /// The factor by which `timeout` and `init_timeout` of each function are multiplied.
     pub timeout_factor: u32,
     /// Memory for prewarmed interpreters in bytes; `None` means a share of the machine's memory.
     pub prewarm_bytes: Option<u64>,
@@ -76,42 +78,42 @@ pub struct Config {
     pub compat: PlatformApis,
     /// The node's own MQTT broker; `None` switches it off.
     pub mqtt: Option<OwnBroker>,
-    /// The broker of MQTT triggers that name none: `mqtt://HOST:PORT`, or `local`.
+    /// The broker for MQTT triggers whose manifest names no broker: `mqtt://HOST:PORT`, or `local`.
     pub mqtt_broker: String,
-    /// The NATS servers that keep what several nodes share; `None` for a node by itself.
+    /// The NATS servers that keep what several nodes share; `None` if the node shares nothing.
     pub nats: Option<NatsServers>,
-    /// Name under which accepted invocations are kept in NATS; `None` keeps them on disk alone.
+    /// The name under which NATS keeps accepted invocations; with `None`, only the disk keeps them.
     pub journal_name: Option<String>,
-    /// The journal in NATS that accepts the runs of schedules; schedules run while this node runs that
-    /// journal. `None` for its own one.
+    /// The journal in NATS that accepts the runs of schedules. Schedules run on the node that
+    /// currently runs this journal. With `None`, they use the node's own journal.
     pub schedule_journal: Option<String>,
-    /// What makes the node a cell of a cluster; `None` for a node by itself.
+    /// The settings of the node as a cell of a cluster; `None` for a node without a cluster.
     pub cell: Option<CellSettings>,
     /// The destinations that the node's own requests may reach.
     pub outgoing: Reach,
-    /// Networks that functions reach only if their manifest names the host.
+    /// Networks that a function reaches only if its manifest names the host.
     pub closed_networks: ClosedNetworks,
 }
 
 impl Config {
-    /// Who may call a function whose manifest says `access`.
+    /// Returns the access mode that applies if a manifest says `access`.
     pub fn access_of(&self, access: Access) -> Access {
         access.or(self.access)
     }
 
-    /// The first listener for TLS or DTLS that is on, without the APIs for operators.
+    /// The first TLS or DTLS listener that is on, without the APIs for operators.
     pub fn first_tls(&self) -> Option<SocketAddr> {
         let broker = self.mqtt.as_ref().and_then(|broker| broker.tls);
         self.https.or(self.coap_tls).or(self.coap_dtls).or(broker)
     }
 
-    /// Whether callers of functions can show certificates.
+    /// Whether callers of functions can show client certificates.
     pub fn checks_certificates(&self) -> bool {
         self.https.or(self.coap_tls).or(self.coap_dtls).is_some() && self.client_ca.is_some()
     }
 }
 
-/// Addresses of the APIs of other platforms; `None` switches one off.
+/// Addresses of the APIs of other platforms. `None` switches an API off.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlatformApis {
     /// OpenFaaS' gateway.
@@ -124,37 +126,37 @@ pub struct PlatformApis {
 }
 
 impl PlatformApis {
-    /// Whether all of them are switched off.
+    /// Whether all platform APIs are switched off.
     pub fn is_off(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Addresses of tinyFaaS: its management API, and those of its fronts that are on.
+/// Addresses of tinyFaaS: that of its management API, and those of its fronts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TinyFaas {
     pub management: SocketAddr,
-    /// Its HTTP front; `None` switches it off.
+    /// Address of tinyFaaS' HTTP front; `None` switches it off.
     pub http: Option<SocketAddr>,
-    /// Its CoAP front; `None` switches it off.
+    /// Address of tinyFaaS' CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
-    /// Its gRPC front; `None` switches it off.
+    /// Address of tinyFaaS' gRPC front; `None` switches it off.
     pub grpc: Option<SocketAddr>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnBroker {
     pub listen: SocketAddr,
-    /// Its address for TLS; `None` switches that off.
+    /// The broker's address for TLS; `None` switches TLS off.
     pub tls: Option<SocketAddr>,
     /// Which clients need no user name: `off`, `loopback` or `all`.
     pub anonymous: &'static str,
 }
 
-/// The node as a cell: nodes that forward invocations to each other.
+/// The settings of a node as a cell. Cells are nodes that forward invocations to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellSettings {
-    /// The address at which it listens for other cells.
+    /// The address at which this cell listens for other cells.
     pub listen: SocketAddr,
     /// The file with the key that all cells share.
     pub key: PathBuf,
@@ -165,12 +167,12 @@ pub struct CellSettings {
 /// NATS servers with JetStream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NatsServers {
-    /// Their addresses: `nats://HOST:PORT` or `tls://HOST:PORT`.
+    /// The addresses of the servers: `nats://HOST:PORT` or `tls://HOST:PORT`.
     pub servers: Vec<String>,
     pub credentials: Option<PathBuf>,
     /// The file with certificates (PEM) of the authorities that sign the servers' certificates.
     pub authorities: Option<PathBuf>,
-    /// Copies of each stream.
+    /// The number of copies of each stream.
     pub replicas: u8,
 }
 
@@ -192,8 +194,8 @@ impl Share {
         }
     }
 
-    /// Reads a size, or a percentage such as `75%`; `None` for any other text, or for less than one
-    /// instance needs.
+    /// Reads a size, or a percentage such as `75%`. Returns `None` for any other text, and for less
+    /// memory than one instance needs.
     pub fn parse(text: &str) -> Option<Self> {
         let share = match text.strip_suffix('%') {
             Some(percent) => Share::Percent(percent.parse().ok()?),

@@ -1,4 +1,5 @@
-//! What the fronts call: one type for all of them, so that a binary contains each front once.
+//! What the fronts call. It is one type for all fronts, so that the program contains the code of
+//! each front only once.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -13,30 +14,30 @@ use mote_platforms::tinyfaas::{GrpcFront, Method, TinyFaasFront};
 use mote_spec::FunctionName;
 use mote_spec::routes::{Asked, Found};
 
-/// The functions of a node, by the conventions of one front.
+/// The functions of a node, called by the conventions of one front.
 #[derive(Clone)]
 pub enum Calls {
-    /// The node's own.
+    /// By the node's own conventions.
     Own(Guarded<Deferring<Engine>>),
-    /// One of them, which answers every request.
+    /// By the node's own conventions, but this function answers every request.
     One(Guarded<Deferring<Engine>>, FunctionName),
     TinyFaas(TinyFaasFront<Guarded<Engine>>),
-    /// The method of tinyFaaS' gRPC service.
+    /// By the method of tinyFaaS' gRPC service.
     TinyFaasGrpc(GrpcFront),
 }
 
-/// A function as one front knows it.
+/// A function, in the form in which one front addresses it.
 #[derive(Clone)]
 pub enum Route {
     /// By the node's own conventions.
     Own(<Guarded<Deferring<Engine>> as Invoker>::Route),
     TinyFaas(<TinyFaasFront<Guarded<Engine>> as Invoker>::Route),
-    /// The one method.
+    /// The only method of tinyFaaS' gRPC service.
     TinyFaasGrpc(Method),
 }
 
 impl Calls {
-    /// The calls of a front of which `function` answers every request.
+    /// Returns the calls for a front on which `function` answers every request.
     pub fn only(&self, function: FunctionName) -> Self {
         match self {
             Self::Own(own) | Self::One(own, _) => Self::One(own.clone(), function),
@@ -59,7 +60,8 @@ impl Invoker for Calls {
     fn has_routed_hosts(&self) -> bool {
         match self {
             Self::Own(own) => own.has_routed_hosts(),
-            // Whatever the host is, the function comes before those that have the names in paths.
+            // The function answers for every host. It also takes precedence over functions whose
+            // names begin the path.
             Self::One(..) => true,
             Self::TinyFaas(_) | Self::TinyFaasGrpc(_) => false,
         }
@@ -69,13 +71,14 @@ impl Invoker for Calls {
         match self {
             Self::Own(own) => own.routed(asked),
             Self::One(_, function) => Found::Function(function.clone(), Vec::new()),
-            // Other platforms have addresses of their own.
+            // Other platforms have addresses of their own, at which routes do not apply.
             Self::TinyFaas(_) | Self::TinyFaasGrpc(_) => Found::Nothing,
         }
     }
 
     fn keeps(&self, first: &str) -> bool {
-        // Applications have paths such as `/_next/`. The node has to answer for what it has accepted.
+        // Applications use paths such as `/_next/`, so only one segment stays with the node: the
+        // one at which the node answers for invocations that it has accepted.
         !matches!(self, Self::One(..)) || first == mote_journal::SEGMENT
     }
 
@@ -99,7 +102,7 @@ impl Invoker for Calls {
             (Self::TinyFaasGrpc(front), Route::TinyFaasGrpc(method)) => {
                 front.admit(method, head, from)
             }
-            // A front only has routes of its own.
+            // A front receives only the routes that it returned itself.
             _ => Err(Fault::NoSuchFunction),
         }
     }
@@ -115,7 +118,7 @@ impl Invoker for Calls {
             (Self::Own(own) | Self::One(own, _), Route::Own(route)) => {
                 own.admit_before_body(route, head, from)
             }
-            // Calls of tinyFaaS do not wait for a signature to be verified.
+            // A tinyFaaS call never waits until a signature is verified.
             _ => self.admit(route, head, from),
         }
     }
@@ -132,7 +135,8 @@ impl Invoker for Calls {
         }
     }
 
-    /// A call of tinyFaaS is behind a pointer, so that the node's own calls do not grow by it.
+    /// A tinyFaaS call is behind a pointer, so that its size does not increase the size of the
+    /// node's own calls.
     fn invoke(
         &self,
         route: &Route,
@@ -148,7 +152,7 @@ impl Invoker for Calls {
             (Self::TinyFaasGrpc(front), Route::TinyFaasGrpc(method)) => {
                 Either::Right(Either::Left(Either::Right(front.invoke(method, invocation))))
             }
-            // A front only has routes of its own.
+            // A front receives only the routes that it returned itself.
             _ => Either::Right(Either::Right(std::future::ready(Err(Fault::NoSuchFunction)))),
         }
     }

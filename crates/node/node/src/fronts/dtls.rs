@@ -1,4 +1,5 @@
-//! The CoAP front over DTLS: the process `mote-dtls`, and the front that serves its sessions.
+//! The CoAP front over DTLS. The process `mote-dtls` holds the DTLS sessions, and the front here
+//! serves them.
 
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
@@ -23,17 +24,17 @@ use tokio::sync::watch;
 
 use crate::fronts::{Calls, Served};
 
-/// What the front over DTLS needs.
+/// What the CoAP front over DTLS needs.
 pub struct Settings {
     /// The socket that clients reach.
     pub socket: UdpSocket,
-    /// The user id that the process takes if the node runs as root.
+    /// The user id under which the process runs, if the node runs as root.
     pub uid: u32,
-    /// The keys of callers, which are the pre-shared keys.
+    /// Holds the keys of callers, which are also their pre-shared keys.
     pub guard: Guard,
-    /// For clients without a pre-shared key.
+    /// The certificates, for clients without a pre-shared key.
     pub certificates: Handover,
-    /// Where the front runs.
+    /// The runtime on which the front runs.
     pub data_path: Handle,
 }
 
@@ -52,8 +53,8 @@ pub fn coap_dtls(
     })
 }
 
-/// Whether one of the node's certificates can be shown over DTLS. If not, only clients with a
-/// pre-shared key get a session.
+/// Whether DTLS can use one of the node's certificates. If not, only clients with a pre-shared key
+/// get a session.
 pub fn has_certificate(certificates: &Certificates) -> bool {
     certificates.has_ecdsa(CERTIFICATE_BYTES_MAX)
 }
@@ -62,7 +63,7 @@ struct Front {
     settings: Settings,
     invoker: Calls,
     config: mote_coap::Config,
-    /// The node's end of the socket to the process that is being started.
+    /// The node's end of the socket to a process that was started and is not yet served.
     link: Option<OwnedFd>,
 }
 
@@ -80,7 +81,7 @@ impl Companion for Front {
         let (own, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         self.link = Some(own);
         let mut command = supervision::command(Role::Dtls, Path::new("/"));
-        // The end of its input, when the node ends however it ends, ends the process.
+        // The process ends when its input ends. Therefore it also ends if the node ends in any way.
         command
             .args(["--uid", &self.settings.uid.to_string()])
             .stdin(Stdio::from(other))
@@ -130,20 +131,20 @@ impl Front {
         };
         front.abort();
         match served {
-            // The process has ended, which its status explains.
+            // The process has ended. Its exit status gives the reason.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
             served => served,
         }
     }
 }
 
-/// Sends the process all keys, and again whenever they change.
+/// Sends all keys to the process, and again whenever they change.
 async fn send_keys<T>(link: &UnixDatagram, guard: &Guard) -> T {
     let mut replaced = guard.replaced();
     loop {
         for message in all_keys(guard.ring().keys().map(psk)) {
             if link.send(&message).await.is_err() {
-                // The process has ended, which its status explains.
+                // The process has ended. Its exit status gives the reason.
                 return std::future::pending().await;
             }
         }
@@ -153,8 +154,8 @@ async fn send_keys<T>(link: &UnixDatagram, guard: &Guard) -> T {
     }
 }
 
-/// Sends the process the first certificate that it can use, and again whenever the certificates or the
-/// authorities of clients change.
+/// Sends the process the first certificate that DTLS can use. Sends it again whenever the
+/// certificates, or the authorities of clients' certificates, change.
 async fn send_certificates<T>(link: &UnixDatagram, certificates: &Handover) -> T {
     let mut changes = certificates.changes();
     let authorities = || certificates.clients().map(|clients| clients.text());

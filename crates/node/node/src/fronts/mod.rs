@@ -1,9 +1,9 @@
 //! The fronts of a node over its own engine.
 //!
-//! The fronts are generic over what they call, so the crate that names the engine contains the code
-//! that every request passes; this module is the only place where both meet. Each future is behind
-//! a pointer, because otherwise its code would be compiled into whoever spawns it. The module must
-//! not know more than which front gets which invoker.
+//! The fronts are generic over what they call. Therefore their code, which every request passes, is
+//! compiled into the crate that names the engine, and only this module names both. Each future is
+//! behind a pointer, because otherwise its code would be compiled again wherever the future is
+//! spawned. This module must know only which front uses which invoker.
 
 mod calls;
 pub mod dtls;
@@ -20,10 +20,10 @@ use tokio::sync::watch;
 
 pub use calls::{Calls, Route};
 
-/// A front until it has stopped.
+/// A future that runs a front until the front has stopped.
 pub type Served = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
-/// A front on a thread of its own.
+/// Runs a front on another thread.
 pub fn on_thread(thread: &Handle, front: Served) -> Served {
     let ended = thread.spawn(front);
     Box::pin(async move { ended.await.map_err(io::Error::other)? })

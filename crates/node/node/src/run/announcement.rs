@@ -1,4 +1,4 @@
-//! What a node says when it is ready.
+//! The text that a node prints when it is ready.
 
 use std::io::Write as _;
 
@@ -8,10 +8,10 @@ use mote_api::types::Reach;
 use crate::addresses::Addresses;
 use crate::{Node, reach};
 
-/// Lines of the announcement about what other machines reach.
+/// The announcement shows at most this many lines about what other machines reach.
 const REACH_LINES_MAX: usize = 24;
 
-/// What the service manager shows of a node that serves.
+/// The status of a serving node, for the service manager.
 pub(super) fn serving_text(addresses: &Addresses) -> String {
     let at = |address: Option<std::net::SocketAddr>| {
         address.map_or("off".to_owned(), |address| address.to_string())
@@ -19,7 +19,8 @@ pub(super) fn serving_text(addresses: &Addresses) -> String {
     format!("serves HTTP ({}) and CoAP ({})", at(addresses.http), at(addresses.coap))
 }
 
-/// Announces that the node is ready, its addresses, and the limits that it cannot enforce here.
+/// Announces that the node is ready, the node's addresses, and the limits that cannot be enforced
+/// here.
 pub(super) fn announce(node: &Node) {
     let mut text = format!(
         "mote {} is ready in {:.0} ms: {} functions\n",
@@ -105,8 +106,8 @@ pub(super) fn announce(node: &Node) {
             text.push_str(&wrapped("  note   ", &format!("{name}: {reason}")));
         }
     }
-    // The process that started the node may have closed the other end, which does not affect the
-    // node.
+    // The process that started the node may have closed the other end of stdout. This does not
+    // affect the node.
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();
 }

@@ -13,18 +13,18 @@ use super::listen::Listening;
 use crate::listeners::Listeners;
 use crate::{Node, admin, compat};
 
-/// The APIs, and what stops them.
+/// The running APIs, and the channel that stops them.
 pub(super) struct Apis {
-    /// They stop when this turns true.
+    /// The APIs stop when this turns true.
     pub(super) stop: watch::Sender<bool>,
-    /// The thread of other platforms' APIs, if one of them is on.
+    /// The thread that runs the APIs of other platforms, if one of them is on.
     pub(super) platforms: Option<std::thread::JoinHandle<()>>,
     pub(super) management: JoinHandle<std::io::Result<()>>,
-    /// Whether the node has made the management socket, and therefore removes it.
+    /// Whether the node made the management socket. If it did, it removes the socket when it stops.
     pub(super) owns_socket: bool,
 }
 
-/// Starts the APIs. The fronts of other platforms join `fronts`.
+/// Starts the APIs. Adds the fronts of other platforms to `fronts`.
 pub(super) async fn serve(
     node: &Arc<Node>,
     listening: Listening,

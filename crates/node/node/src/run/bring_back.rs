@@ -1,5 +1,4 @@
-//! Brings back what the node had before it was started: its functions, and the invocations that it
-//! has accepted.
+//! Restores what the node had before it was restarted: its functions and its accepted invocations.
 
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use tokio::runtime::Handle;
 use crate::services::NodeServices;
 use crate::{Node, accepted, compat, namespaces, operators, schedules};
 
-/// Makes everything available again. Calls that were accepted before run from here on.
+/// Restores the functions. From here on, the invocations that were accepted before the restart run.
 pub(super) async fn bring_back(
     node: &Arc<Node>,
     platforms: &compat::Listeners,
@@ -48,7 +47,8 @@ pub(super) async fn bring_back(
     Ok(())
 }
 
-/// Makes every deployed function available again; an instance starts only when it is called.
+/// Makes every deployed function callable again. An instance starts only when its function is
+/// called.
 async fn functions(node: &Arc<Node>, management: &Handle) -> Result<()> {
     let store = node.opened.store.clone();
     let read = move || Ok::<_, anyhow::Error>((store.functions()?, store.scales()?));

@@ -17,39 +17,40 @@ use crate::config::Config;
 use crate::fronts::limits::data_threads;
 use crate::{interpreters, nats};
 
-/// The share of the budget for prewarmed interpreters, unless the configuration sets it.
+/// One part in this many of the memory budget is for prewarmed interpreters, unless the
+/// configuration sets an amount.
 const PREWARM_SHARE: u64 = 16;
-/// Small nodes give more of their budget, up to this share, for one Python and one Node
-/// ([`PREWARM_FIRST_BYTES`]): a start of Node without it takes a hundred times as long. Prewarmed
-/// interpreters are evicted before any instance.
+/// On a small node, up to one part in this many of the budget is used, if that is needed for one
+/// Python and one Node ([`PREWARM_FIRST_BYTES`]), because a cold start of Node takes a hundred
+/// times as long as a prewarmed one. Prewarmed interpreters are evicted before any instance.
 const PREWARM_SHARE_SMALL: u64 = 4;
-/// What one prewarmed Python and one prewarmed Node count as.
+/// Memory that is counted for one prewarmed Python and one prewarmed Node together.
 const PREWARM_FIRST_BYTES: u64 = 80 << 20;
-/// Instances that may start at once on the whole node, per core. A start is mostly processor work,
-/// so more of them delay each other. The limit is twice that of one function, so that one function
-/// cannot block all others.
+/// Instances that may start at once on the whole node, per core. A start uses mostly the processor,
+/// so further starts would only delay each other. The limit is twice the limit of one function, so
+/// that one function cannot block all others.
 const STARTS_PER_CORE: u32 = 4;
 
-/// What runs invocations.
+/// The parts that run invocations.
 pub(crate) struct DataPath {
     pub(crate) engine: Engine,
-    /// The runtime of the tasks of the engine and the fronts.
+    /// The runtime on which the tasks of the engine and the fronts run.
     pub(crate) runtime: Handle,
-    /// Further threads that serve connections and instances.
+    /// The runtimes of further threads that serve connections and instances.
     pub(super) further: Vec<Handle>,
     /// The state of functions.
     pub(crate) state: Arc<dyn State>,
-    /// The file of that state, unless it is in NATS.
+    /// The file that holds the functions' state; `None` if NATS holds it.
     pub(super) state_file: Option<FileState>,
-    /// The connection to NATS, if the node shares anything with others.
+    /// The connection to NATS, if the node shares anything with other nodes.
     pub(crate) nats: Option<Nats>,
     /// The memory that all instances together may use.
     pub(crate) memory_bytes: u64,
-    /// Cores of the machine.
+    /// The number of cores of the machine.
     pub(crate) cores: u32,
 }
 
-/// Starts the engine on the current runtime. It serves no function yet.
+/// Starts the engine on the current runtime. The engine serves no function yet.
 pub(super) fn begin(config: &Config, opened: &Opened, secrets: Secrets) -> Result<DataPath> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cores_max = u32::try_from(cores).unwrap_or(1);
@@ -93,7 +94,7 @@ pub(super) fn begin(config: &Config, opened: &Opened, secrets: Secrets) -> Resul
     })
 }
 
-/// The memory for prewarmed interpreters on a node with this budget.
+/// The memory for prewarmed interpreters on a node whose instances may use `budget_bytes`.
 fn prewarm_bytes(budget_bytes: u64) -> u64 {
     let first = PREWARM_FIRST_BYTES.min(budget_bytes / PREWARM_SHARE_SMALL);
     first.max(budget_bytes / PREWARM_SHARE)

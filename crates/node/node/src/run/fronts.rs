@@ -1,4 +1,4 @@
-//! Serves functions at all addresses of the node.
+//! Starts the fronts, which serve functions at all addresses of the node.
 
 use anyhow::Result;
 use mote_access::Guarded;
@@ -16,7 +16,7 @@ use crate::fronts::{Calls, dtls, on_thread};
 use crate::listeners::Listeners;
 use crate::{Node, https};
 
-/// The fronts, and what stops them.
+/// The running fronts, and what stops them.
 pub(super) struct Fronts {
     pub(super) tasks: JoinSet<std::io::Result<()>>,
     pub(super) stopper: Stopper,
@@ -26,19 +26,19 @@ pub(super) struct Fronts {
 }
 
 impl Fronts {
-    /// Tells every front to accept no more calls.
+    /// Lets no front accept further calls.
     pub(super) fn stop(&self) {
         self.stopper.stop();
         let _ = self.stop_coap.send(true);
     }
 
-    /// Waits until the calls of all fronts have ended.
+    /// Waits until the running calls of all fronts have ended.
     pub(super) async fn ended(&mut self) {
         while self.tasks.join_next().await.is_some() {}
     }
 }
 
-/// Starts the fronts. The sockets of functions are taken from `listening`.
+/// Starts the fronts on the sockets in `listening`, and takes these sockets from there.
 pub(super) fn serve(node: &Node, listening: &mut Listening, management: &Handle) -> Result<Fronts> {
     let sockets = &mut listening.sockets;
     let data_path = &node.data_path.runtime;
@@ -60,7 +60,7 @@ pub(super) fn serve(node: &Node, listening: &mut Listening, management: &Handle)
         node.deployed.ports.follow(&mut config, &invoker, data_path);
         tasks.spawn(crate::fronts::http(listener, invoker.clone(), config, stopper.clone()));
     }
-    // Handshakes take long, and must not delay the functions and the other fronts.
+    // TLS handshakes take long. They must not delay the functions and the other fronts.
     let has_tls = https.is_some() || coap_tls.is_some();
     let thread = || runtime_on_thread("mote-tls", std::future::pending());
     let of_fronts = has_tls.then(thread).transpose()?.zip(certificates.as_ref());
@@ -111,7 +111,7 @@ pub(super) fn serve(node: &Node, listening: &mut Listening, management: &Handle)
     Ok(Fronts { tasks, stopper, stop_coap, access_log: access_log.clone() })
 }
 
-/// Subscribes the functions at their brokers, and opens their own ports.
+/// Starts the MQTT subscriptions of the functions, and opens the functions' own ports.
 fn begin_triggers(node: &Node) {
     for revision in node.data_path.engine.list() {
         let spec = &revision.spec;

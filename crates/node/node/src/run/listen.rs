@@ -1,4 +1,4 @@
-//! Binds every address of a node, before it changes anything for its functions.
+//! Binds every address of a node before the node changes anything for its functions.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use crate::listeners::Listeners;
 use crate::unusable::unusable;
 use crate::{cells, compat, https};
 
-/// What the node listens on, and what its listeners show to clients.
+/// The bound sockets of a node, and what its listeners show to clients.
 pub(super) struct Listening {
     pub(super) sockets: Listeners,
-    /// The log of the HTTP fronts.
+    /// The access log of the HTTP fronts.
     pub(super) access_log: Option<AccessLog>,
     pub(super) certificates: Option<Arc<Certificates>>,
-    /// The authorities of the certificates of clients.
+    /// The authorities that sign clients' certificates.
     pub(super) clients: Option<Arc<ClientAuthorities>>,
-    /// TLS of the management API and of other platforms' APIs.
+    /// The TLS settings of the management API and of other platforms' APIs.
     pub(super) tls: Option<Acceptor>,
     pub(super) cells: Option<Cells>,
     pub(super) platforms: compat::Listeners,
 }
 
-/// Takes the given sockets and binds the others. A given socket replaces the setting of its
-/// listener in `config`.
+/// Takes the sockets that the service manager handed over, and binds the others. The address of a
+/// given socket replaces the listener's setting in `config`.
 pub(super) async fn listen(
     config: &mut Config,
     given: Sockets,
@@ -64,7 +64,7 @@ fn access_log(config: &Config) -> Result<Option<AccessLog>> {
 }
 
 impl Listening {
-    /// The addresses as bound.
+    /// The addresses to which the sockets are bound.
     pub(super) fn addresses(&self) -> Addresses {
         let Listeners { http, https, coap, coap_tcp, coap_dtls, coap_tls, .. } = &self.sockets;
         Addresses {
@@ -79,7 +79,7 @@ impl Listening {
         }
     }
 
-    /// The TCP ports of the node, which its own requests must not reach.
+    /// The TCP ports on which the node listens. The node's own requests must not reach them.
     pub(super) fn tcp_ports(&self) -> impl Iterator<Item = u16> {
         let Listeners { http, https, coap_tcp, coap_tls, admin, .. } = &self.sockets;
         let own = [http, https, admin, coap_tcp, coap_tls].into_iter().filter_map(bound);

@@ -1,4 +1,4 @@
-//! What stands between callers, operators and the engine: the journals, the namespaces, the broker,
+//! The parts between callers, operators and the engine: the journals, the namespaces, the broker
 //! and the guard.
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::services::Runs;
 use crate::unusable::unusable;
 use crate::{accepted, keys, mqtt, namespaces, schedules};
 
-/// The parts with which a node is managed, and with which its calls are admitted and kept.
+/// The parts that manage the node, and those that admit and keep its calls.
 pub(super) struct Management {
     pub(super) tenants: Tenants,
     pub(super) accepted: Accepted,
@@ -105,7 +105,7 @@ pub(super) async fn prepare(
     })
 }
 
-/// Those who manage the node over TCP. Without such an API there are none.
+/// The tokens of those who manage the node over TCP. Empty if no API listens on TCP.
 fn operators(config: &Config) -> Result<Operators> {
     if config.admin.is_none() && config.compat.is_off() {
         return Ok(Operators::default());
@@ -115,12 +115,12 @@ fn operators(config: &Config) -> Result<Operators> {
     Operators::with_owner(&path).map_err(unusable)
 }
 
-/// A guard that knows the node's secrets, and no keys yet.
+/// Makes a guard that can read the node's secrets and has no keys yet.
 fn guard(data_path: &DataPath) -> Guard {
     let guard = Guard::default();
     let of_node = data_path.engine.clone();
     guard.set_secrets(Box::new(move |name, use_secret| {
-        // One that is missing, or that no key opens, is as if it were not there.
+        // A secret that no key can decrypt is treated like a secret that does not exist.
         if let Ok(value) = of_node.secrets().get(name) {
             use_secret(&value);
         }

@@ -1,4 +1,4 @@
-//! Opens the files of a node, and what starts its functions.
+//! Opens the files of a node, and prepares what starts its functions.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::config::Config;
 use crate::unusable::unusable;
 use crate::{accepted, interpreters, secrets};
 
-/// The file of the state of functions, in the data folder.
+/// The file in the data folder that holds the state of functions.
 pub(super) const STATE_FILE: &str = "state.db";
 
-/// The files of the node, and what it starts functions with.
+/// The node's files, and the parts that start its functions.
 pub(crate) struct Opened {
     pub(crate) store: Arc<Store>,
     /// Databases that were missing or damaged when the node started.
@@ -25,7 +25,8 @@ pub(crate) struct Opened {
     pub(crate) backend: Arc<ProcessBackend>,
 }
 
-/// Opens the store, and looks for interpreters meanwhile. The secrets belong to the engine.
+/// Opens the store and meanwhile searches for interpreters. Returns the secrets separately, because
+/// the engine takes them.
 pub(super) async fn open(
     config: &Config,
     zygote: ZygoteHandle,
@@ -45,7 +46,7 @@ pub(super) async fn open(
     Ok((opened, secrets))
 }
 
-/// The store, the folder of the shims, the secrets, and the databases that are lost.
+/// Returns the store, the folder of the shims, the secrets, and the lost databases.
 fn open_files(config: &Config) -> Result<(Store, PathBuf, Secrets, Vec<LostFile>)> {
     let data_dir = &config.data;
     let tightened = mote_store::own::secure(data_dir).map_err(not_own)?;
@@ -62,15 +63,17 @@ fn open_files(config: &Config) -> Result<(Store, PathBuf, Secrets, Vec<LostFile>
     Ok((store, shims, secrets, lost_files))
 }
 
-/// All files are checked before one of them is changed.
+/// Fails if a newer version wrote one of the files. All files are checked before any of them is
+/// changed.
 fn refuse_newer_files(data_dir: &Path) -> Result<()> {
     mote_journal::records::refuse_newer(&data_dir.join(accepted::FILE_NAME))?;
     mote_store::state::FileState::refuse_newer(&data_dir.join(STATE_FILE))?;
     Ok(())
 }
 
-/// Says which of the databases next to the store are missing or damaged, and moves damaged ones aside.
-/// The journal of a node whose log is elsewhere is made again from that log.
+/// Returns the databases next to the store that are missing or damaged, and moves damaged ones
+/// aside. If the journal's log is elsewhere, the journal is left out, because the node rebuilds it
+/// from that log.
 fn lost_files(store: &Store, journal_is_elsewhere: bool) -> Result<Vec<LostFile>> {
     let mut all = Vec::new();
     for name in [accepted::FILE_NAME, STATE_FILE] {
@@ -88,7 +91,7 @@ fn lost_files(store: &Store, journal_is_elsewhere: bool) -> Result<Vec<LostFile>
     Ok(all)
 }
 
-/// A data folder that others could change, with the remedy.
+/// The error for a data folder that others could change, with a remedy.
 fn not_own(error: mote_store::own::NotOwn) -> anyhow::Error {
     let text = format!(
         "{error}; the data folder is for the node alone: give what is in it to the user of the node, \

@@ -8,29 +8,30 @@ use super::apis::Apis;
 use super::fronts::Fronts;
 use crate::Node;
 
-/// How long running invocations may take after the node begins to stop.
+/// How long running invocations may continue after the node begins to stop.
 const STOP_GRACE: Duration = Duration::from_secs(30);
 
-/// How long attempts at accepted invocations may take after the callers' invocations have ended.
+/// How long running attempts at accepted invocations may continue after the callers' invocations
+/// have ended.
 const BACKGROUND_GRACE: Duration = Duration::from_secs(12);
 
-/// How long brokers may take to acknowledge what was published before the node stopped.
+/// How long brokers may take to acknowledge messages that were published before the node stopped.
 const PUBLISH_GRACE: Duration = Duration::from_secs(3);
 
-/// A step of the stop that takes longer than this is logged, and logged again after each such
-/// period.
+/// A step of the stop that takes longer than this is logged, and logged again each time this period
+/// passes.
 const SLOW_STOP: Duration = Duration::from_secs(2);
-/// Most functions that such a line names.
+/// Such a log line names at most this many functions.
 const SLOW_STOP_NAMES_MAX: usize = 8;
 
-/// Stops everything that accepts calls, waits for those that run, and closes what they used. The
-/// caller shuts the backend down, also when it does not wait for this.
+/// Stops everything that accepts calls, waits for running calls, and closes what they used. The
+/// caller then shuts the backend down, even if it did not wait until this future ended.
 pub(super) async fn stop(node: &Node, fronts: &mut Fronts, apis: &mut Apis) {
     let engine = &node.data_path.engine;
     let journals = &node.accepted.journals;
     node.cells.iter().for_each(|cells| cells.drain());
     fronts.stop();
-    // What is due from here on is missed.
+    // Scheduled runs that become due from here on count as missed.
     node.accepted.schedules.stop().await;
     let all_served = async {
         let guests = async {
@@ -56,7 +57,7 @@ pub(super) async fn stop(node: &Node, fronts: &mut Fronts, apis: &mut Apis) {
         let joined = tokio::task::spawn_blocking(move || platforms.join());
         let _ = waiting_for(engine, "the APIs of other platforms", joined).await;
     }
-    // Attempts that do not end in time are repeated by the next start.
+    // Attempts that do not end in time are repeated after the next start.
     journals.stop();
     let ended = tokio::time::timeout(BACKGROUND_GRACE, journals.all_ended());
     let _ = waiting_for(engine, "accepted invocations that run", ended).await;
@@ -78,8 +79,8 @@ pub(super) async fn stop(node: &Node, fronts: &mut Fronts, apis: &mut Apis) {
     let _ = tokio::time::timeout(Duration::from_millis(500), &mut apis.management).await;
 }
 
-/// Waits for a step of the stop, and logs what it still waits for each time [`SLOW_STOP`] has
-/// passed.
+/// Waits for a step of the stop. Each time [`SLOW_STOP`] has passed, logs what the step still waits
+/// for.
 async fn waiting_for<T>(engine: &Engine, what: &str, step: impl Future<Output = T>) -> T {
     let began = Instant::now();
     let mut step = std::pin::pin!(step);

@@ -3,7 +3,8 @@
 use anyhow::{Context as _, Result};
 use tokio::runtime::{Builder, Handle};
 
-/// A runtime for one thread, as that of the data path, on a new thread. It ends after `end`.
+/// Makes a single-threaded runtime, like that of the data path, on a new thread. The thread ends
+/// when `end` resolves.
 pub(super) fn runtime_on_thread(
     name: &str,
     end: impl Future<Output = ()> + Send + 'static,

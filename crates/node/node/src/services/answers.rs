@@ -1,8 +1,8 @@
-//! What functions may ask of this node: their state, calls of other functions, notices to those who
-//! observe their resources, and messages for MQTT brokers.
+//! Answers the requests of functions to their node: to use state, to call other functions, to
+//! notify those who observe resources, and to publish messages at MQTT brokers.
 //!
-//! A call runs on the data path like an invocation from a front: the engine's own `Invoker` queues
-//! it and answers it, without a socket and without another thread.
+//! A call runs on the data path like an invocation from a front. The engine's own `Invoker` queues
+//! and answers it, without a socket or another thread.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher as _, RandomState};
@@ -35,7 +35,7 @@ use mote_engine::link::fields::for_each_field;
 pub struct NodeServices {
     engine: Engine,
     state: Arc<dyn State>,
-    /// Keeps calls that run later.
+    /// Accepts calls that run later.
     accept: Arc<dyn Accept>,
     runs: Runs,
     publisher: Publisher,
@@ -72,7 +72,8 @@ impl NodeServices {
         }
         message.owner = own.to_string();
         message.connection.clone_from(&caller.spec.publishing.connection);
-        // A copy, because it may wait for long, and its bytes are a part of more.
+        // The payload is copied, because the message may wait for long, and the original bytes
+        // would keep a larger buffer in memory.
         message.payload = Bytes::copy_from_slice(&message.payload);
         let published = self.messages.publish(message);
         Begun::Later(Box::pin(async move {
@@ -135,7 +136,7 @@ impl NodeServices {
         let own = &caller.spec.name;
         let name = call.function.split('@').next().unwrap_or_default();
         let full = name::beside(&call.function, own.as_str());
-        // The manifest has names without a namespace.
+        // The manifest lists names without a namespace.
         let listed = if full.is_some() { name::split(name).0 } else { name };
         if !caller.spec.may_call(listed) {
             let text =
@@ -198,7 +199,8 @@ impl NodeServices {
             0 => 0,
             delay_ms => clock::unix_ms().saturating_add(delay_ms),
         };
-        // A copy, because the call may be kept long, and its bytes are a part of more.
+        // The body is copied, because the call may be kept for long, and the original bytes would
+        // keep a larger buffer in memory.
         let body = Bytes::copy_from_slice(&call.body);
         let accepted = self.accept.accept(Deferred {
             key: some(call.key),
@@ -256,7 +258,7 @@ impl Services for NodeServices {
     }
 }
 
-/// Runs a call until its whole answer is there.
+/// Runs a call and collects its whole answer.
 async fn run(engine: Engine, route: Route, invocation: Invocation) -> Answer {
     let name = route.info().name.clone();
     let reply = match engine.invoke(&route, invocation).await {
@@ -278,7 +280,8 @@ async fn run(engine: Engine, route: Route, invocation: Invocation) -> Answer {
 }
 
 fn failed(fault: &Fault, function: &str) -> Answer {
-    // The caller is ended too, and must not take it for an answer of the function.
+    // When the node stops, the caller is ended as well. It must not take this fault for the
+    // function's answer.
     if matches!(fault, Fault::Stopping) {
         return Answer::text(Status::Unavailable, fault.public_text(function));
     }
@@ -292,8 +295,8 @@ fn failed(fault: &Fault, function: &str) -> Answer {
     Answer::failed(fault.answer().http, &text)
 }
 
-/// The head of a call. Its fields come from a worker, so they are checked as those of a front. Only
-/// the worker of chains, which is the node's own, may name a step.
+/// Builds the head of a call. The fields come from a worker, so they are checked like the fields of
+/// a front. Only the worker of chains may name a step, because this worker belongs to the node.
 fn head(call: &Call, is_chain: bool) -> Result<Head, &'static str> {
     let mut head = Head::builder(&call.method, &call.path, &call.query);
     for_each_field(&call.headers, |name, value| {

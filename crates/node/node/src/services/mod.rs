@@ -1,9 +1,10 @@
-//! What functions ask of their node: their state, calls of other functions, notices to those who
-//! observe their resources, messages for MQTT brokers, and the records of runs of chains.
+//! The services of the node for its functions: state, calls of other functions, notices to those
+//! who observe resources, messages for MQTT brokers, and the records of chain runs.
 //!
-//! [`NodeServices`] answers requests, which the engine has read and admitted. Names in a request mean
-//! what is in the namespace of the function that asks; nothing else exists for it. This module must not
-//! know how functions are deployed or managed. Start reading at `answers.rs`.
+//! [`NodeServices`] answers requests, which the engine has read and admitted. A name in a request
+//! means a thing in the namespace of the function that asks. Nothing in other namespaces exists for
+//! the function. This module must not know how functions are deployed or managed. Start reading at
+//! `answers.rs`.
 
 mod answers;
 mod publisher;

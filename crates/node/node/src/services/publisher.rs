@@ -1,8 +1,9 @@
-//! Notices of functions to those who observe their resources, and the runs that ask a function for
-//! the state of a resource.
+//! Notices of functions to those who observe their resources, and invocations by which the node
+//! asks a function for the state of a resource.
 //!
-//! A function publishes only states of its own resources. When it publishes none, the node asks it
-//! with GET, with at most one run under way for each observed resource.
+//! A function publishes only states of its own resources. If a notice contains no state, the node
+//! asks the function for the state with GET. At most one such invocation runs for each observed
+//! resource.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -24,7 +25,7 @@ use tokio::sync::Semaphore;
 
 use mote_engine::link::fields::for_each_field;
 
-/// Runs under way at once that ask functions for states.
+/// Invocations that ask functions for states, at most at once.
 const ASKING_MAX: usize = 16;
 
 /// Publishes the notices of functions.
@@ -33,8 +34,9 @@ pub(crate) struct Publisher(Arc<Inner>);
 struct Inner {
     engine: Engine,
     notices: Notices,
-    /// The runs that ask for a state. They cause no further ones, because a function that notifies
-    /// while it answers GET would otherwise run forever; their answer is published anyway.
+    /// The invocations that ask for a state. Their own notices start no further ones, because a
+    /// function that notifies while it answers GET would otherwise run forever. Their answers are
+    /// published anyway.
     asking: Mutex<HashSet<InvocationId>>,
     places: Semaphore,
     random: RandomState,
@@ -48,7 +50,7 @@ impl Publisher {
         Self(Arc::new(Inner { engine, notices, asking, places, random, counter }))
     }
 
-    /// Publishes a notice of `caller`; the answer is the number of observers.
+    /// Publishes a notice of `caller`. Returns the number of observers.
     pub(crate) fn notify(&self, caller: Caller<'_>, notice: Notice) -> Answer {
         if self.0.notices.is_idle() {
             return observers(0);
@@ -70,10 +72,11 @@ impl Publisher {
         for_each_field(&headers, |name, value| put_header(&mut block, name, value))
             .map_err(|text| Answer::text(Status::Invalid, text))?;
         let query = query.as_deref();
-        // Paths of observed resources are in this form.
+        // The paths of observed resources are stored in canonical form.
         let path = mote_core::path::canonical(&path);
         if let Some(body) = body {
-            // A copy, because the state may be kept long, and its bytes are a part of more.
+            // The body is copied, because the state may be kept for long, and the original bytes
+            // would keep a larger buffer in memory.
             let body = Bytes::copy_from_slice(&body);
             let state = State { status: 200, headers: block.into(), body };
             return self.0.notices.publish(function, &path, query, state).map_err(|why| {
@@ -103,7 +106,7 @@ fn observers(count: usize) -> Answer {
     Answer::new(Status::Done, head, Bytes::new())
 }
 
-/// Asks the function for the state until the resource does not change meanwhile.
+/// Asks the function for the state. If the resource has changed meanwhile, asks again.
 async fn ask(publisher: Arc<Inner>, question: Question, resource: Arc<Resource>) {
     let mut next = Some(question);
     while let Some(question) = next {

@@ -1,4 +1,4 @@
-//! What the runs of chains ask of their node: their records, and which steps run now.
+//! The node's part in chain runs: it keeps their records, and knows which steps are running.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use mote_journal::Journals;
 use mote_spec::Runtime;
 use parking_lot::Mutex;
 
-/// The field of a call that names the step that makes it.
+/// In a call by a chain, the field that names the step that makes the call.
 const STEP_FIELD: &[u8] = b"mote-step";
 
-/// The records of runs, and their steps that run now.
+/// The records of chain runs, and the steps that are running.
 #[derive(Clone)]
 pub struct Runs {
     journals: Journals,
     running: Arc<Mutex<HashMap<InvocationId, Vec<String>>>>,
 }
 
-/// A step that runs until this is dropped.
+/// A step counts as running until this is dropped.
 pub struct RunningStep {
     runs: Runs,
     id: InvocationId,
@@ -44,12 +44,13 @@ impl Drop for RunningStep {
 }
 
 impl Runs {
-    /// No runs yet; their records are in the journals.
+    /// Starts without running steps. The records of runs are in the journals.
     pub fn new(journals: Journals) -> Self {
         Self { journals, running: Arc::default() }
     }
 
-    /// Notes that a chain calls a function. `None` if the caller is no chain.
+    /// Notes that a step of a chain calls a function. Returns `None` if the caller is not a chain,
+    /// or if the call names no step.
     pub(crate) fn step(&self, caller: Caller<'_>, head: &Head) -> Option<RunningStep> {
         if caller.spec.runtime != Runtime::Chain {
             return None;
@@ -61,7 +62,7 @@ impl Runs {
         Some(RunningStep { runs: self.clone(), id, key })
     }
 
-    /// The steps of a run that run now.
+    /// The steps of a run that are running now.
     pub fn steps_of(&self, id: InvocationId) -> Vec<String> {
         let mut keys = self.running.lock().get(&id).cloned().unwrap_or_default();
         keys.sort_unstable();
@@ -77,7 +78,7 @@ impl Runs {
         Begun::Later(Box::pin(async move {
             match journals.step_page(id, after).await {
                 Ok(Some(page)) => records_answer(page.began_ms, &page.steps, page.more),
-                // Somebody waits for this run, and it is not journalled.
+                // A caller waits for this run, so the journal does not hold it.
                 Ok(None) => Answer::new(Status::NotFound, Vec::new(), Bytes::new()),
                 Err(error) => refused(&error),
             }

@@ -6,7 +6,7 @@ use crate::{AccessLogFormat, AccessLogPlace};
 
 use super::Check;
 
-/// The formats in the words of the setting; the first is the default.
+/// The formats, each with its word in the setting. The first one is the default.
 const FORMATS: [(&str, AccessLogFormat); 3] = [
     ("combined", AccessLogFormat::Combined),
     ("common", AccessLogFormat::Common),
@@ -14,7 +14,7 @@ const FORMATS: [(&str, AccessLogFormat); 3] = [
 ];
 
 impl Check<'_> {
-    /// Where the access log is written, and how, if there is one.
+    /// The destination and the format of the access log, if there is one.
     pub(super) fn access_log(&mut self) -> Option<(AccessLogPlace, AccessLogFormat)> {
         let key = "access_log";
         let key_of_format = "access_log_format";

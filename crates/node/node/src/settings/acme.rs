@@ -1,12 +1,12 @@
-//! The settings of certificates that the node orders from an authority.
+//! The settings for certificates that the node orders from an authority.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
 
 use super::Check;
 
-/// The other settings, the flags of `mote-acme` for them, and what `mote config show` shows of those
-/// that are not set. The first one is the authority, which is always told.
+/// The other settings: each with its flag of `mote-acme`, and the text that `mote config show`
+/// prints if it is not set. The first one, the authority, is passed even if it is not set.
 const OTHERS: [(&str, &str, &str); 5] = [
     ("acme_directory", "--directory", "https://acme-v02.api.letsencrypt.org/directory"),
     ("acme_ca", "--ca", "the system's certificates"),
@@ -14,11 +14,11 @@ const OTHERS: [(&str, &str, &str); 5] = [
     ("acme_external_account", "--external-account", "none"),
     ("acme_profile", "--profile", "that of the authority"),
 ];
-/// Names in one certificate, at most: what Let's Encrypt permits.
+/// Most names in one certificate, which is the limit of Let's Encrypt.
 const NAMES_MAX: usize = 100;
 
 impl Check<'_> {
-    /// The words that tell `mote-acme` what to order.
+    /// The arguments that tell `mote-acme` what to order.
     pub(super) fn acme(&mut self, has_https: bool) -> Option<Vec<OsString>> {
         let names = self.acme_names();
         let mut words = Vec::new();
@@ -60,7 +60,7 @@ impl Check<'_> {
         Some(words)
     }
 
-    /// The names in the certificate, in one writing.
+    /// The names for the certificate, each in one standard spelling.
     fn acme_names(&mut self) -> Option<Vec<String>> {
         let Some(given) = self.given("acme") else {
             self.settle("acme", "none".to_owned());
@@ -87,7 +87,7 @@ impl Check<'_> {
     }
 }
 
-/// Whether this is an address, or the name of a host (RFC 1123, 2.1).
+/// Whether the text is an IP address or the name of a host (RFC 1123, 2.1).
 fn is_name(text: &str) -> bool {
     if text.parse::<IpAddr>().is_ok() {
         return true;

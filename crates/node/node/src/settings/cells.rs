@@ -8,7 +8,8 @@ use crate::config::CellSettings;
 use super::Check;
 
 impl Check<'_> {
-    /// The address for other cells, their key and their addresses, if the node is a cell.
+    /// The node's address for other cells, the shared key, and the addresses of the other cells, if
+    /// the node is a cell.
     pub(super) fn cells(&mut self) -> Option<CellSettings> {
         let listen = self.address("cell", None, true);
         let key = self.given("cell_key").map(PathBuf::from);

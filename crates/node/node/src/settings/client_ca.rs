@@ -1,11 +1,12 @@
-//! The setting of the authorities of clients.
+//! The setting that names the authorities of clients' certificates.
 
 use std::path::PathBuf;
 
 use super::Check;
 
 impl Check<'_> {
-    /// The file with the authorities of clients, which only listeners for TLS and DTLS ask for certificates.
+    /// The file with the authorities of clients' certificates. Only TLS and DTLS listeners ask for
+    /// such certificates.
     pub(super) fn client_ca(&mut self, has_tls: bool) -> Option<PathBuf> {
         if self.given("client_ca").is_none() {
             self.settle("client_ca", "none".to_owned());

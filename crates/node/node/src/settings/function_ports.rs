@@ -1,11 +1,10 @@
-//! The setting of the ports that functions may have.
+//! The setting for ports that belong to single functions.
 
 use crate::config::FunctionPorts;
 
 use super::Check;
 
 impl Check<'_> {
-    /// The TCP ports that functions may have for themselves.
     pub(super) fn function_ports(&mut self) -> FunctionPorts {
         let given = self.given("function_ports");
         let parsed = given.as_deref().map_or(Some(FunctionPorts::default()), FunctionPorts::parse);

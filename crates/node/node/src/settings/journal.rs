@@ -1,9 +1,9 @@
-//! The setting of the journal.
+//! The settings of the journals in NATS.
 
 use super::Check;
 
 impl Check<'_> {
-    /// The name under which accepted invocations are kept in NATS.
+    /// The name under which NATS keeps accepted invocations.
     pub(super) fn journal_name(&mut self, has_nats: bool) -> Option<String> {
         let key = "journal_name";
         let Some(name) = self.given(key) else {

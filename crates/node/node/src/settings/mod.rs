@@ -1,8 +1,8 @@
-//! The configuration of a node, from flags, then `MOTE_*`, then the file, then defaults.
+//! The configuration of a node: from flags, then `MOTE_*`, then the file, then defaults.
 //!
 //! Only this module reads the node's file and environment. It turns raw texts into a checked
-//! [`Config`], reports every mistake together, and keeps the origin of each value. It must not know
-//! verbs or how a mistake is shown. Start reading at [`Loaded::load`].
+//! [`Config`], reports all mistakes together, and keeps the origin of each value. It must not know
+//! verbs, or how a mistake is shown. Start reading at [`Loaded::load`].
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -40,16 +40,16 @@ const MQTT_PORT: u16 = 1883;
 const MQTTS_PORT: u16 = 8883;
 const MQTT_BROKER_DEFAULT: &str = "mqtt://127.0.0.1:1883";
 const THREADS_MAX: usize = 64;
-/// With the largest, the default of 10 s becomes about a quarter of an hour. An emulated processor
-/// is up to 50 times slower than the one that emulates it.
+/// With the largest factor, the default timeout of 10 s becomes about a quarter of an hour. An
+/// emulated processor is up to 50 times slower than the processor that emulates it.
 const TIMEOUT_FACTORS: RangeInclusive<u64> = 1..=100;
 const NATS_REPLICAS_MAX: u8 = 5;
-/// Above the user ids that every system assigns itself, including `nobody`; the ids of the last
-/// instances stay below the greatest id.
+/// The smallest base is above the user ids that every system assigns itself, including `nobody`.
+/// From the largest base, the ids of the last instances still stay below the greatest possible id.
 const UID_BASES: RangeInclusive<u64> = 65_536..=4_294_000_000;
-/// A quarter is left for the system, the node itself, the page cache from which code is read, and
-/// package installations, none of which is counted. Limits are seldom used up, so this leaves a
-/// margin: the kernel's out-of-memory killer does not act even when all of them are.
+/// A quarter of the memory is left for what is not counted: the system, the node itself, the page
+/// cache from which code is read, and package installations. Instances seldom use up their limits.
+/// Even if all of them do, this margin keeps the kernel's out-of-memory killer from acting.
 const MEMORY_DEFAULT: Share = Share::Percent(75);
 /// Longest path of a Unix socket that the kernel accepts.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -58,18 +58,18 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
     pub config: Config,
-    /// Each setting's text and origin, in the order of [`SETTINGS`].
+    /// The text and the origin of each setting, in the order of [`SETTINGS`].
     pub origins: Vec<(&'static str, String, Origin)>,
 }
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     Flag,
     /// An environment variable.
     Env(String),
     File(PathBuf, usize),
-    /// The default, because no source sets it.
+    /// The default, because no source sets the value.
     Default,
 }
 
@@ -84,10 +84,10 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The configuration's sources outside the program, as texts that are not checked yet.
+/// The sources of the configuration outside this program, as texts that are not checked yet.
 #[derive(Debug, Clone, Default)]
 pub struct Given {
-    /// Flags by key.
+    /// Values of flags, by the key of the setting.
     pub flags: Vec<(&'static str, String)>,
     pub config: Option<PathBuf>,
     /// Environment variables.
@@ -96,7 +96,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// The flags with this process's environment and user.
+    /// Combines the flags with this process's environment and user.
     pub fn from_process(flags: Vec<(&'static str, String)>, config: Option<PathBuf>) -> Self {
         Self {
             flags,
@@ -141,7 +141,7 @@ impl Given {
         }
     }
 
-    /// The file to read, and whether it must be there.
+    /// The file to read, and whether it must exist.
     fn file(&self) -> (PathBuf, bool) {
         match &self.config {
             Some(path) => (path.clone(), true),
@@ -149,8 +149,8 @@ impl Given {
         }
     }
 
-    /// The file that a variable names, or the one with this name among this user's configuration,
-    /// and whether it must be there.
+    /// The file that a variable names, or otherwise the file `name` in this user's configuration
+    /// folder. Also returns whether the file must exist.
     pub fn file_of_user(&self, variable: &str, name: &str) -> (PathBuf, bool) {
         match self.env(variable) {
             Some(path) => (path.into(), true),
@@ -158,7 +158,7 @@ impl Given {
         }
     }
 
-    /// The folder of this user's configuration.
+    /// The folder for this user's configuration.
     fn folder(&self) -> PathBuf {
         if self.is_root {
             return "/etc/mote".into();
@@ -170,7 +170,7 @@ impl Given {
     }
 }
 
-/// The socket that a client of this user's node uses by default.
+/// The socket at which a client reaches this user's node by default.
 pub fn default_socket(given: &Given) -> PathBuf {
     match given.env("MOTE_SOCKET") {
         Some(path) => path.into(),
@@ -179,7 +179,7 @@ pub fn default_socket(given: &Given) -> PathBuf {
 }
 
 impl Loaded {
-    /// Reads and checks everything; reports all mistakes together.
+    /// Reads and checks the whole configuration. Reports all mistakes together.
     pub fn load(given: &Given) -> Result<Self, Mistakes> {
         let (path, required) = given.file();
         let (file, mut mistakes) = read_file(&path, required)?;
@@ -305,8 +305,8 @@ impl Given {
 /// Key, text and line number of each value in a file.
 type Values = Vec<(String, String, usize)>;
 
-/// The values of the file, and the mistakes in its syntax. A file that cannot be read at all is an
-/// error, because its values are not known.
+/// Returns the values of the file, and the mistakes in its syntax. If the file cannot be read at
+/// all, this fails, because its values are not known.
 fn read_file(path: &Path, required: bool) -> Result<(Values, Vec<Mistake>), Mistakes> {
     let shown = path.display().to_string();
     let fault = |text: String| {
@@ -407,8 +407,7 @@ impl Check<'_> {
         text
     }
 
-    /// Records the value that applies, for `config show`.
-    /// Takes a prefix from the text given for `key`. Returns whether it was there.
+    /// Removes a prefix from the text given for `key`. Returns whether the text had the prefix.
     fn strip(&mut self, key: &str, prefix: &str) -> bool {
         let entry = self.origins.iter_mut().find(|(name, ..)| *name == key);
         let Some((_, text, Origin::Flag | Origin::Env(_) | Origin::File(..))) = entry else {
@@ -421,6 +420,7 @@ impl Check<'_> {
         })
     }
 
+    /// Records the text of the value that applies, for `mote config show`.
     fn settle(&mut self, key: &str, text: String) {
         if let Some(entry) = self.origins.iter_mut().find(|(name, ..)| *name == key) {
             entry.1 = text;
@@ -536,7 +536,7 @@ impl Check<'_> {
         path
     }
 
-    /// An address, `:PORT` or `off`. Without `reach`, only loopback is accepted.
+    /// Reads an address, `:PORT` or `off`. Only loopback is accepted if `reach` is false.
     fn address(
         &mut self,
         key: &str,
@@ -553,7 +553,8 @@ impl Check<'_> {
                     None => text.replace("localhost", "127.0.0.1").parse().ok(),
                 };
                 let Some(address) = parsed else {
-                    // These are on by default, or have no usual address.
+                    // The word `on` is not offered for these settings, because they are on by
+                    // default or have no usual address.
                     let on = if ["http", "coap", "admin"].contains(&key) { "" } else { ", on" };
                     let example =
                         default.map_or("127.0.0.1:6683".to_owned(), |one| one.to_string());

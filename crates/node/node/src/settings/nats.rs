@@ -10,7 +10,7 @@ use super::{Check, NATS_REPLICAS_MAX};
 const WANTED: &str = "nats://HOST:PORT, tls://HOST:PORT, several with commas, or off";
 
 impl Check<'_> {
-    /// The NATS servers, if there are any.
+    /// The settings of the NATS servers, if there are any.
     pub(super) fn nats(&mut self) -> Option<NatsServers> {
         let mut file = |key: &str, none: &str| {
             let path = self.given(key).map(PathBuf::from);
@@ -41,7 +41,7 @@ impl Check<'_> {
                 Some(NatsServers { servers, credentials, authorities, replicas })
             }
             Err(wrong) => {
-                // The text may have a password, which is not repeated.
+                // The text may contain a password, so the message does not repeat it.
                 let hint = (wrong == WrongNatsAddress::Credentials).then(|| {
                     self.settle("nats", "an address with credentials".to_owned());
                     "put USER:PASSWORD into a file, and its path into nats_credentials".to_owned()

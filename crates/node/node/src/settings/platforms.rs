@@ -1,4 +1,5 @@
-//! The settings of other platforms' APIs, and their addresses next to the node's own.
+//! The settings of other platforms' APIs, and checks that their addresses differ from the node's
+//! own.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -36,7 +37,8 @@ impl Check<'_> {
         PlatformApis { openfaas, tinyfaas, nuclio, openwhisk }
     }
 
-    /// The address of the CoAP front; off when it is not set and tinyFaaS uses its port.
+    /// The address of the CoAP front. If it is not set and tinyFaaS uses the usual port, the front
+    /// is off.
     pub(super) fn coap(
         &mut self,
         usual: SocketAddr,
@@ -55,8 +57,8 @@ impl Check<'_> {
         coap
     }
 
-    /// Checks that no two listeners have the same address. For port 0 the system chooses a free
-    /// port each time.
+    /// Checks that no two listeners have the same address. Port 0 never conflicts, because the
+    /// system then chooses a free port.
     pub(super) fn distinct(
         &mut self,
         own: &[(&'static str, Option<SocketAddr>)],
@@ -82,7 +84,8 @@ impl Check<'_> {
         }
     }
 
-    /// The address of a listener that is off by default; `on` stands for the usual address.
+    /// The address of a listener that is off by default. The word `on` stands for the usual
+    /// address.
     pub(super) fn offered(
         &mut self,
         key: &str,

@@ -7,7 +7,8 @@ use mote_core::destination::Networks;
 
 use super::Check;
 
-/// How a proxy says who its client is, in the words of the setting; the first is the default.
+/// The ways in which a proxy can name its client, each with its word in the setting. The first one
+/// is the default.
 const WORDS: [(&str, ProxyWord); 3] = [
     ("x-forwarded-for", ProxyWord::XForwardedFor),
     ("forwarded", ProxyWord::Forwarded),

@@ -1,4 +1,5 @@
-//! The settings that say who reaches what: callers the functions, and functions the network.
+//! The settings that say who can reach what: which callers reach functions, and which hosts
+//! functions and the node reach.
 
 use crate::Reach;
 use mote_core::destination::ClosedNetworks;
@@ -7,7 +8,7 @@ use mote_spec::Access;
 use super::Check;
 
 impl Check<'_> {
-    /// Who may call functions whose manifest does not say.
+    /// The access mode of functions whose manifest does not set one.
     pub(super) fn access(&mut self) -> Access {
         let modes = [Access::Local, Access::Public, Access::Key];
         let given = self.given("access");
@@ -23,7 +24,7 @@ impl Check<'_> {
         access
     }
 
-    /// What the node's own requests may reach.
+    /// The destinations that the node's own requests may reach.
     pub(super) fn outgoing(&mut self) -> Reach {
         let Some(text) = self.given("outgoing") else {
             self.settle("outgoing", "public".to_owned());

@@ -5,7 +5,7 @@ use mote_store::seal::KeySource;
 use super::Check;
 
 impl Check<'_> {
-    /// The keys that encrypt secrets; none for the key in the data folder.
+    /// The keys that encrypt secrets. Empty if the key in the data folder is used.
     pub(super) fn secrets_key(&mut self) -> Vec<KeySource> {
         let Some(given) = self.given("secrets_key") else {
             self.settle("secrets_key", "secrets.key in the data folder".to_owned());

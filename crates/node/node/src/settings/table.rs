@@ -3,9 +3,10 @@
 /// One setting of a node. The reference page and the checks use this table.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
-    /// Key in the file; `MOTE_` and upper case in the environment, `--` as a flag.
+    /// The key in the file. In the environment, it is in upper case after `MOTE_`; as a flag, it
+    /// follows `--`.
     pub key: &'static str,
-    /// Its default in words.
+    /// A description of the default.
     pub default: &'static str,
     pub text: &'static str,
 }

@@ -263,7 +263,7 @@ fn files_are_read_strictly() {
         let error = load(&given).unwrap_err().to_string();
         assert!(error.ends_with(expected), "{error}");
     }
-    // An unknown key hides no other mistake.
+    // An unknown key must not hide other mistakes.
     let (_dir, given) = with_file("htp = \":1\"\nmemory = \"much\"\ncoap = \"0.0.0.0:1\"\n");
     let error = load(&given).unwrap_err().to_string();
     for part in ["unknown key `htp`", "memory: a size", "coap: a loopback address"] {

@@ -1,5 +1,5 @@
-//! Tokens that are accepted, and those that attackers send. Signatures are made by `ring`; tokens of
-//! another implementation are in the end-to-end tests.
+//! Tests with valid tokens and with those of attackers. `ring` makes the signatures. The end-to-end
+//! tests use tokens of another implementation.
 
 use ring::rand::SystemRandom;
 use ring::signature::{
@@ -44,7 +44,7 @@ impl Signer {
         Self { rsa, p256, p384, ed25519, pkcs8_p256, random }
     }
 
-    /// The public keys, each with the name of its type as its id.
+    /// The public keys. The id of each key is the name of its type.
     fn set(&self) -> Vec<Value> {
         let rsa = ring::rsa::PublicKeyComponents::<Vec<u8>>::from(self.rsa.public());
         let point = |key: &EcdsaKeyPair, kid: &str, crv: &str| {
@@ -85,7 +85,7 @@ impl Signer {
         }
     }
 
-    /// A token with this head and these claims as texts.
+    /// Signs a token with this head and these claims, which are given as texts.
     fn raw(&self, algorithm: &str, head: &[u8], claims: &[u8]) -> String {
         let signed = format!("{}.{}", encode(head), encode(claims));
         let signature = encode(&self.sign(algorithm, signed.as_bytes()));
@@ -148,7 +148,7 @@ fn each_algorithm_is_accepted_with_its_type_of_key_only() {
             let refused = verify(token.as_bytes(), &keys, &rules, NOW);
             assert_eq!(refused, Err(Refused::Wrong("no key fits")), "{algorithm} {other}");
         }
-        // What another algorithm has signed, under this name.
+        // A signature by another algorithm, under the name of this one.
         for (other, _) in of.iter().filter(|(other, _)| *other != algorithm) {
             let head = json!({ "alg": algorithm, "kid": kid }).to_string();
             let token = signer.raw(other, head.as_bytes(), good().to_string().as_bytes());
@@ -177,7 +177,7 @@ fn tokens_without_a_signature_and_with_shared_secrets_are_refused() {
             assert_eq!(refused, Err(Refused::Wrong("algorithm")), "{name:?}");
         }
     }
-    // The public key, in all its forms, as the secret of an HMAC.
+    // The public key in all its forms, used as the secret of an HMAC.
     let rsa = ring::rsa::PublicKeyComponents::<Vec<u8>>::from(signer.rsa.public());
     let set = json!({ "keys": signer.set() }).to_string();
     for secret in [signer.rsa.public().as_ref(), &rsa.n, set.as_bytes()] {
@@ -206,7 +206,7 @@ fn heads_that_change_the_meaning_are_refused() {
     };
     assert_eq!(answer(r#"{"alg":"ES256","kid":"p256"}"#), Ok(()));
     assert_eq!(answer(r#"{"alg":"ES256"}"#), Ok(()), "only one key fits");
-    // Keys that the token itself brings are not looked at.
+    // Keys in the token itself are ignored.
     assert_eq!(
         answer(r#"{"alg":"ES256","jku":"https://evil.example","x5u":"a","jwk":{}}"#),
         Ok(())
@@ -262,7 +262,7 @@ fn a_key_id_is_only_compared() {
         let refused = verify(token.as_bytes(), &keys, &rules, NOW);
         assert_eq!(refused, Err(Refused::UnknownKey), "{kid}");
     }
-    // The id of another issuer's set, and the same id with another key.
+    // Another issuer's set, in which another key has the same id.
     let others = Signer::new().keys();
     let token = signer.token("ES256", "p256", &good());
     assert_eq!(verify(token.as_bytes(), &others, &rules, NOW), Err(Refused::Wrong("signature")));
@@ -308,7 +308,7 @@ fn signatures_have_one_form() {
     let at = letters.iter().position(|letter| *letter == last).expect("a letter");
     let other = char::from(letters[at + 1]);
     assert!(answer(&format!("{signed}.{}{other}", &signature[..85])).is_err(), "spare bits");
-    // DER, as TLS has it.
+    // DER, the form that TLS uses.
     let der = EcdsaKeyPair::from_pkcs8(
         &ECDSA_P256_SHA256_ASN1_SIGNING,
         &signer.pkcs8_p256,
@@ -404,7 +404,7 @@ fn claims_are_checked() {
         let refused = verify(token.as_bytes(), &keys, &rules, NOW);
         assert_eq!(refused, Err(Refused::Wrong("claims are no object")));
     }
-    // The same claims with other bytes are not signed.
+    // The same claims in other bytes are not covered by the signature.
     let token = signer.token("EdDSA", "ed", &good());
     let mut parts: Vec<_> = token.split('.').map(str::to_owned).collect();
     parts[1] = encode(with("sub", "root").to_string().as_bytes());
