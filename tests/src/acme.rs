@@ -1,5 +1,5 @@
-//! An authority that speaks ACME: Pebble, the test server of Let's Encrypt, with its own DNS server, in
-//! which every name is this machine.
+//! An ACME authority: Pebble, the test server of Let's Encrypt, with a separate DNS server that
+//! resolves every name to this machine.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -8,9 +8,9 @@ use serde_json::json;
 
 use crate::{free_port, repository, skip, wait_for};
 
-/// The folder that `scripts/acme-server.sh` makes.
+/// The folder that `scripts/acme-server.sh` creates.
 const PROGRAMS: &str = ".cache/pebble-v2.10.3";
-/// The certificate of Pebble's server and its authority.
+/// Makes an authority, and the certificate of Pebble's server, which this authority signs.
 const OWN: &str = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 \
     -subj /CN=web -keyout ca.key -out ca.crt && \
     openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost \
@@ -19,7 +19,7 @@ const OWN: &str = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256
     openssl x509 -req -in own.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile own.ext \
     -out own.crt";
 
-/// A running authority, which ends when it is dropped.
+/// A running authority. It ends on drop.
 pub struct Authority {
     programs: PathBuf,
     folder: tempfile::TempDir,
@@ -30,9 +30,9 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Starts one that asks for HTTP at the port `http` and for handshakes at `tls`, and whose
-    /// certificates of the profile `default` are valid for 90 days, and of `short` for so many
-    /// seconds. Says which test is skipped if the programs are not installed.
+    /// Starts an authority that checks HTTP at the port `http` and handshakes at the port `tls`.
+    /// Its certificates are valid for 90 days in the profile `default`, and for `short_s` seconds
+    /// in the profile `short`. If the programs are not installed, reports `test` as skipped.
     pub fn start(test: &str, http: u16, tls: u16, short_s: u64) -> Option<Self> {
         let programs = repository().join(PROGRAMS);
         if !programs.join("pebble-challtestsrv").is_file() {
@@ -66,7 +66,7 @@ impl Authority {
         Some(authority)
     }
 
-    /// Starts it again; it has forgotten everything.
+    /// Starts the authority again. It has then forgotten everything.
     pub fn again(&mut self) {
         self.end();
         let dns = format!("127.0.0.1:{}", self.dns);
@@ -82,8 +82,8 @@ impl Authority {
             .arg("-config")
             .arg(self.folder.path().join("pebble.json"))
             .args(["-dnsserver", &dns])
-            // It would wait up to 15 s before it asks. One in ten of its nonces is bad, as it is
-            // without a word here.
+            // Without this setting, the authority would wait up to 15 s before it checks. By
+            // default, one in ten of its nonces is bad.
             .env("PEBBLE_VA_NOSLEEP", "1")
             .stdout(log)
             .stderr(Stdio::null())
@@ -100,8 +100,8 @@ impl Authority {
         self.children.clear();
     }
 
-    /// The flags of a node that orders a certificate of this profile for these names from it. Pebble
-    /// would choose one of the profiles itself.
+    /// Returns the flags of a node that orders a certificate of this profile for these names from
+    /// the authority. Without a profile, Pebble would choose one itself.
     pub fn flags(&self, names: &str, profile: &str) -> Vec<String> {
         let directory = format!("https://localhost:{}/dir", self.port);
         let ca = self.folder.path().join("ca.crt").display().to_string();
@@ -109,7 +109,8 @@ impl Authority {
         [&words[..], &["--acme-profile", profile]].concat().into_iter().map(str::to_owned).collect()
     }
 
-    /// The authority's own certificate, by which clients trust those that it makes (PEM).
+    /// The authority's own certificate (PEM), which clients need to trust the certificates that it
+    /// issues.
     fn roots(&self) -> Option<Vec<u8>> {
         let url = format!("https://localhost:{}/roots/0", self.management);
         let ca = self.folder.path().join("ca.crt");
@@ -125,7 +126,7 @@ impl Authority {
         path
     }
 
-    /// How many certificates it has made since its start.
+    /// How many certificates the authority has issued since its start.
     pub fn issued(&self) -> usize {
         let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         log.matches("Issued certificate serial").count()

@@ -1,12 +1,13 @@
-//! A program of the tests that answers questions: libraries of other languages that sign or encode.
+//! A helper program that answers a test's questions, with libraries of other languages that sign or
+//! encode.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
-/// The program. It reads a question of JSON in each line, and writes a line of JSON for each. It ends
-/// with this.
+/// The program. It reads one JSON question per line, and answers each with one line of JSON. It
+/// ends when this is dropped.
 pub struct Answering {
     process: Child,
     input: ChildStdin,
@@ -23,7 +24,7 @@ impl Answering {
         Self { process, input, output }
     }
 
-    /// The answer to one question. Blocks until it is there; panics if there is none.
+    /// Asks one question and blocks until the answer arrives. Panics if there is no answer.
     pub fn ask(&mut self, question: &Value) -> Value {
         writeln!(self.input, "{question}").expect("written");
         let mut line = String::new();

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use crate::{repository, skip};
 
-/// A folder with authorities (`plant.crt` is one), certificates of clients, and a revocation list.
-/// Says that `test` is skipped if openssl makes none here.
+/// Returns a folder with authorities (for example `plant.crt`), certificates of clients, and a
+/// revocation list. If openssl cannot make them here, reports `test` as skipped.
 pub fn certificates(test: &str) -> Option<tempfile::TempDir> {
     let folder = tempfile::tempdir().expect("a folder");
     let script = repository().join("tests/fixtures/tls/certificates.sh");
@@ -18,10 +18,10 @@ pub fn certificates(test: &str) -> Option<tempfile::TempDir> {
     Some(folder)
 }
 
-/// Writes these files of a folder into one.
+/// Joins these files of a folder into one file.
 pub fn join(folder: &Path, names: &[&str], to: &Path) {
     let read = |name: &&str| std::fs::read_to_string(folder.join(name)).expect("a file");
-    // In one step, so that the node never reads a part.
+    // The rename replaces the file in one step, so that the node never reads a partial file.
     let part = to.with_extension("part");
     std::fs::write(&part, names.iter().map(read).collect::<String>()).expect("written");
     std::fs::rename(part, to).expect("in place");

@@ -1,29 +1,29 @@
-//! A Kubernetes API server with a controller and cells of `mote`, all of them processes on loopback.
-//! The API server is a real one (`scripts/apiserver.sh`); there are no pods, so a cell is a node
-//! with an agent beside it, as in a pod.
+//! A Kubernetes API server with a controller and cells of `mote`, all of them processes on
+//! loopback. The API server is a real one (`scripts/apiserver.sh`). There are no pods, so a cell is
+//! a node with an agent next to it, as in a pod.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::{Node, free_port, has_one_processor, mote_binary, repository, signal, wait_for};
 
-/// The namespace of functions.
+/// The namespace of the functions.
 pub const NAMESPACE: &str = "default";
 
-/// The cluster; dropping it removes everything.
+/// The cluster. Dropping it removes everything.
 pub struct Cluster {
     dir: tempfile::TempDir,
     pub cells: Vec<Cell>,
     controllers: Vec<Controller>,
     made: u32,
-    /// The address of the cells' NATS, if they have one.
+    /// The address of the NATS servers of the cells, if they have any.
     nats: Option<String>,
 }
 
 /// A node with its agent.
 pub struct Cell {
     pub name: String,
-    /// Its end comes before that of the node.
+    /// Declared first, so that the agent ends before the node.
     agent: Agent,
     pub node: Node,
     ports: [u16; 2],
@@ -78,7 +78,7 @@ fn program() -> PathBuf {
     path
 }
 
-/// What the machine lacks for these tests, if anything.
+/// Returns what this machine lacks for these tests, if anything.
 pub fn lacks() -> Option<&'static str> {
     let has = |program: &str| {
         let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -96,12 +96,12 @@ pub fn lacks() -> Option<&'static str> {
 }
 
 impl Cluster {
-    /// Starts an API server, a controller and this many cells.
+    /// Starts an API server, a controller and `cells` cells.
     pub fn start(cells: u32) -> Self {
         Self::start_with(cells, None)
     }
 
-    /// The same with cells that keep accepted invocations and schedules in NATS.
+    /// Starts a cluster whose cells keep accepted invocations and schedules in NATS.
     pub fn start_durable(cells: u32, nats: String) -> Self {
         Self::start_with(cells, Some(nats))
     }
@@ -111,7 +111,8 @@ impl Cluster {
         let up = script(dir.path(), &["up", "--here"]);
         assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
         let mut cluster = Self { dir, cells: Vec::new(), controllers: Vec::new(), made: 0, nats };
-        // Without nodes, of all objects only the definitions and the permissions matter.
+        // There are no Kubernetes nodes, so only the definitions and the permissions have an
+        // effect.
         for file in ["crds.yaml", "objects.yaml"] {
             let path = repository().join("deploy/kustomize").join(file);
             cluster.apply(&std::fs::read_to_string(path).expect("a file"));
@@ -121,7 +122,7 @@ impl Cluster {
         }
         cluster.add_controller();
         wait_for("the keys", || {
-            // The controller makes this one last.
+            // The controller creates this object last.
             let args = ["get", "secret", "-n", "mote-system", "mote-keys", "-o", "name"];
             script(cluster.dir.path(), &[&["kubectl"], &args[..]].concat())
                 .status
@@ -139,7 +140,7 @@ impl Cluster {
         cluster
     }
 
-    /// Writes the credentials of a service account, which are what its pod has.
+    /// Writes the credentials of a service account. A pod of that account has the same ones.
     fn write_kubeconfig(&self, account: &str) {
         let name = format!("mote-system/{account}");
         let token = script(self.dir.path(), &["token", &name]);
@@ -157,7 +158,7 @@ impl Cluster {
         std::fs::write(self.kubeconfig(account), own).expect("a file");
     }
 
-    /// The credentials of a service account.
+    /// The path of the credentials of a service account.
     pub fn kubeconfig(&self, account: &str) -> PathBuf {
         self.dir.path().join(format!("{account}.kubeconfig"))
     }
@@ -193,7 +194,7 @@ impl Cluster {
         self.controllers.push(Controller { name, process, port });
     }
 
-    /// Ends the oldest controller without warning, or asks it to stop.
+    /// Kills the oldest controller, or asks it to stop.
     pub fn end_controller(&mut self, kill: bool) {
         let mut controller = self.controllers.remove(0);
         if !kill {
@@ -211,22 +212,22 @@ impl Cluster {
         self.start_cell(name)
     }
 
-    /// Ends a cell with its agent at once, as a machine does that is lost, also for the network. Its
-    /// folder is gone too. Returns its name.
+    /// Ends a cell with its agent at once, as when a machine is lost: it also leaves the network,
+    /// and its folder is removed. Returns the cell's name.
     pub fn lose_cell(&mut self, index: usize) -> String {
         let cell = self.cells.remove(index);
         signal(cell.node.pid(), "KILL");
         let name = cell.name.clone();
         drop(cell);
-        // No machine has this address, so the network refuses it. On loopback the kernel would answer
-        // in place of a process that is gone.
+        // No machine has this address, so the network refuses connections to it. On loopback, the
+        // kernel would answer in place of the process that is gone.
         let nowhere = r#"{"spec": {"address": "255.255.255.255"}}"#;
         self.kubectl(&["patch", "cell", "-n", "mote-system", &name, "--type=merge", "-p", nowhere]);
         name
     }
 
-    /// Makes a pod for a cell, as the API server knows pods; nothing runs in it. From then on the cell
-    /// takes part for as long as the pod is there.
+    /// Creates a pod for a cell. The pod exists only in the API server, and nothing runs in it.
+    /// From then on the cell takes part for as long as the pod exists.
     pub fn give_pod(&self, index: usize) {
         let name = &self.cells[index].name;
         let pod = format!(
@@ -244,18 +245,18 @@ impl Cluster {
         self.kubectl(&[&["annotate", "cell", name, &uid][..], &system].concat());
     }
 
-    /// Ends a cell with its agent as the end of its pod does. Returns its name.
+    /// Ends a cell with its agent as the end of its pod would. Returns the cell's name.
     pub fn end_pod(&mut self, index: usize) -> String {
         let cell = self.cells.remove(index);
         let name = cell.name.clone();
-        // The node is asked to stop, and has time for it.
+        // The drop asks the node to stop, and gives it time to do so.
         drop(cell);
         let delete = ["delete", "pod", "-n", "mote-system", "--grace-period=0", "--force", &name];
         self.kubectl(&delete);
         name
     }
 
-    /// Starts a cell with this name, for example one that was lost.
+    /// Starts a cell with this name, for example the name of a lost cell.
     pub fn start_cell(&mut self, name: String) -> &Cell {
         let key = self.dir.path().join("cell.key");
         let listen = free_port();
@@ -283,21 +284,21 @@ impl Cluster {
         Agent(self.start_program(name, &args, &[("NODE_NAME", &format!("machine-of-{name}"))]))
     }
 
-    /// Ends the agent of a cell without warning.
+    /// Kills the agent of a cell.
     pub fn kill_agent(&mut self, index: usize) {
         let agent = &mut self.cells[index].agent.0;
         agent.kill().expect("our child");
         agent.wait().expect("our child");
     }
 
-    /// Ends the node of a cell without warning and starts it again; its agent goes on.
+    /// Kills the node of a cell and starts it again. Its agent keeps running.
     pub fn restart_node(&mut self, index: usize) {
         let Cell { name, agent, node, ports } = self.cells.remove(index);
         let node = node.crash_and_restart();
         self.cells.insert(index, Cell { name, agent, node, ports });
     }
 
-    /// Ends the agent of a cell without warning and starts it again.
+    /// Kills the agent of a cell and starts it again.
     pub fn restart_agent_after_kill(&mut self, index: usize) {
         self.kill_agent(index);
         self.restart_agent(index);
@@ -310,8 +311,8 @@ impl Cluster {
         self.cells[index].agent = agent;
     }
 
-    /// Waits until every cell has said that it has all functions, and the controller, which hears of
-    /// it later, counts with all of them.
+    /// Waits until every cell has reported that it has all functions, and until the controller,
+    /// which learns this later, counts all cells as live.
     pub fn wait_until_synced(&self) {
         wait_for("the cells to be synced", || {
             let path = "jsonpath={.items[*].status.synced}";
@@ -326,7 +327,7 @@ impl Cluster {
         });
     }
 
-    /// kubectl as the administrator; it must succeed. Returns its standard output.
+    /// Runs kubectl as the administrator, which must succeed. Returns its standard output.
     pub fn kubectl(&self, args: &[&str]) -> String {
         let output = script(self.dir.path(), &[&["kubectl"], args].concat());
         let error = String::from_utf8_lossy(&output.stderr);
@@ -334,7 +335,7 @@ impl Cluster {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// kubectl as the administrator; the error is what it says.
+    /// Runs kubectl as the administrator. The error is kubectl's error text.
     pub fn try_kubectl(&self, args: &[&str]) -> Result<String, String> {
         let output = script(self.dir.path(), &[&["kubectl"], args].concat());
         if output.status.success() {
@@ -343,7 +344,7 @@ impl Cluster {
         Err(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
-    /// kubectl with the credentials of a service account; the error is what it says.
+    /// Runs kubectl with the credentials of a service account. The error is kubectl's error text.
     pub fn kubectl_as(&self, account: &str, args: &[&str]) -> Result<String, String> {
         let path = self.kubeconfig(account);
         let path = path.to_str().expect("UTF-8");
@@ -369,7 +370,7 @@ impl Cluster {
         }
     }
 
-    /// Applies a manifest; the error is what kubectl says.
+    /// Applies a manifest. The error is kubectl's error text.
     pub fn try_apply(&self, manifest: &str) -> Result<(), String> {
         let path = self.write("manifest.yaml", manifest);
         let output = script(
@@ -382,7 +383,7 @@ impl Cluster {
         Err(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
-    /// Puts a manifest in the place of what is there.
+    /// Replaces existing objects by those of a manifest.
     pub fn replace(&self, manifest: &str) {
         let path = self.write("manifest.yaml", manifest);
         self.kubectl(&["replace", "-f", &path]);
@@ -397,7 +398,7 @@ impl Cluster {
         (next(), next(), next())
     }
 
-    /// Waits until a function has this reason, and returns the message.
+    /// Waits until the condition `Ready` of a function has this reason, and returns the message.
     pub fn wait_for_reason(&self, function: &str, reason: &str) -> String {
         let mut last = None;
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -436,12 +437,12 @@ impl Cluster {
         format!("http://127.0.0.1:{}", self.controllers.last().expect("a controller").port)
     }
 
-    /// The command line against the cluster.
+    /// Runs the command line against the cluster.
     pub fn mote(&self, args: &[&str]) -> Output {
         self.mote_with_input(args, b"")
     }
 
-    /// The same, with standard input.
+    /// Runs the command line against the cluster, with standard input.
     pub fn mote_with_input(&self, args: &[&str], input: &[u8]) -> Output {
         let mut child = Command::new(mote_binary())
             .args(args)
@@ -456,7 +457,7 @@ impl Cluster {
         child.wait_with_output().expect("our child")
     }
 
-    /// The same; it must succeed. Returns its standard output.
+    /// Runs the command line against the cluster, which must succeed. Returns its standard output.
     pub fn ok(&self, args: &[&str]) -> String {
         let output = self.mote(args);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -475,7 +476,7 @@ impl Cluster {
         folder.to_str().expect("UTF-8").to_owned()
     }
 
-    /// Stops the API server's process in place, or lets it go on.
+    /// Suspends the API server's process, or lets it continue.
     pub fn freeze_api_server(&self, freeze: bool) {
         let pid =
             std::fs::read_to_string(self.dir.path().join("api/apiserver.pid")).expect("a pid");
@@ -483,7 +484,7 @@ impl Cluster {
         signal(pid, if freeze { "STOP" } else { "CONT" });
     }
 
-    /// What the controllers and agents have logged.
+    /// The logs of the controllers and agents.
     pub fn logs(&self) -> String {
         let mut text = String::new();
         for entry in std::fs::read_dir(self.dir.path()).into_iter().flatten().flatten() {
@@ -500,7 +501,7 @@ impl Cluster {
         self.controllers.iter().map(|controller| controller.name.as_str()).collect()
     }
 
-    /// Who holds the lease.
+    /// The holder of the lease.
     pub fn leader(&self) -> String {
         self.kubectl(&[
             "get",

@@ -1,14 +1,14 @@
-//! Shared code of the tests of other platforms' contracts: deploys and calls their fixtures.
+//! Code that the tests of other platforms' contracts share: deploys and calls their fixtures.
 
 use crate::{Answer, Node, repository};
 
-/// Path of a fixture, below `tests/fixtures/compat`.
+/// The path of a fixture below `tests/fixtures/compat`.
 pub fn fixture(path: &str) -> String {
     let path = repository().join("tests/fixtures/compat").join(path);
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// Deploys a fixture as `name`; returns the output.
+/// Deploys a fixture as `name`. Returns the output.
 pub fn deploy(node: &Node, path: &str, name: &str) -> String {
     let output = node.mote(&["deploy", &fixture(path), "--name", name]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -16,7 +16,7 @@ pub fn deploy(node: &Node, path: &str, name: &str) -> String {
     said
 }
 
-/// Calls with the header fields that the fixtures read, and text.
+/// Sends text with the header fields that the fixtures read.
 pub fn call(node: &Node, method: &str, path: &str, body: &[u8]) -> Answer {
     let headers = [("x-sensor", "t1"), ("content-type", "text/plain")];
     node.call(method, path, &headers, body)
@@ -32,7 +32,7 @@ pub fn json_call(node: &Node, path: &str, body: &str) -> Answer {
     )
 }
 
-/// Checks that the text of an error reaches the log and not the caller.
+/// Checks that the text of an error reaches the log but not the caller.
 pub fn check_error(node: &Node, name: &str, answer: &Answer) {
     assert_eq!(answer.status, 500, "{name}: {}", answer.text());
     assert!(!answer.text().contains("secret"), "{name}: {}", answer.text());
@@ -41,7 +41,7 @@ pub fn check_error(node: &Node, name: &str, answer: &Answer) {
     });
 }
 
-/// Deploys a manifest unchanged; returns the output.
+/// Deploys a manifest unchanged. Returns the output.
 pub fn deploy_manifest(node: &Node, path: &str) -> String {
     let output = node.mote(&["deploy", &fixture(path)]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -3,18 +3,14 @@
 use std::io::{Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// A type of frame.
 pub(crate) const DATA: u8 = 0;
-/// A type of frame.
 pub(crate) const HEADERS: u8 = 1;
-/// A type of frame.
 pub(crate) const RESET: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
-/// A type of frame.
 pub(crate) const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
-/// END_STREAM of DATA and HEADERS, ACK of SETTINGS and PING.
+/// This bit means END_STREAM on DATA and HEADERS, and ACK on SETTINGS and PING.
 pub(crate) const FLAG_1: u8 = 1;
 /// A flag of HEADERS.
 pub(crate) const END_HEADERS: u8 = 4;
@@ -34,14 +30,15 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Connects and sends the preface. If that fails, the next read says why.
+    /// Connects and sends the preface. If that fails, the next read returns the error.
     pub(crate) fn open(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).expect("somebody listens");
         socket.set_nodelay(true).expect("nodelay");
         let mut wire = Self { socket, input: Vec::new() };
         let _ = wire.socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         let _ = wire.send(SETTINGS, 0, 0, &[]);
-        // Room for all answers of a long test, so that the client never waits for credit.
+        // The large window lets the answers of a long test arrive, so that they never wait for
+        // credit.
         let _ = wire.send(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
         wire
     }
@@ -54,7 +51,7 @@ impl Wire {
         self.socket.write_all(&frame)
     }
 
-    /// Reads once, for as long as the timeout of the socket; 0 is the end.
+    /// Reads once, for at most the timeout of the socket. Returns 0 at the end of the connection.
     pub(crate) fn read(&mut self) -> Result<usize> {
         let mut piece = [0; 16 << 10];
         let count = self.socket.read(&mut piece)?;
@@ -62,7 +59,7 @@ impl Wire {
         Ok(count)
     }
 
-    /// The next frame that was read completely. Frames about the connection are answered here.
+    /// Returns the next complete frame. Frames about the connection are answered here.
     pub(crate) fn frame(&mut self) -> Option<Frame> {
         loop {
             let head = self.input.first_chunk::<9>().copied()?;
@@ -76,7 +73,7 @@ impl Wire {
             match kind {
                 SETTINGS | PING if flags & FLAG_1 == 0 => {
                     let answer = if kind == PING { &payload[..] } else { &[] };
-                    // If this fails, the next read says why.
+                    // If this fails, the next read returns the error.
                     let _ = self.send(kind, FLAG_1, 0, answer);
                 }
                 _ => {

@@ -1,4 +1,4 @@
-//! A Kubernetes API server without nodes, for tests of objects: `scripts/apiserver.sh`.
+//! A Kubernetes API server without nodes, for tests of objects (`scripts/apiserver.sh`).
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,13 +6,13 @@ use std::process::{Command, Output, Stdio};
 
 use crate::{repository, skip};
 
-/// A running server on loopback; dropping it ends it.
+/// A running server on loopback. It ends on drop.
 pub struct ApiServer {
     dir: tempfile::TempDir,
 }
 
 impl ApiServer {
-    /// Starts a server, or reports why the test cannot run here.
+    /// Starts a server, or reports why the test `what` cannot run here.
     pub fn start(what: &str) -> Option<Self> {
         let programs = programs();
         if !programs.join("kube-apiserver").exists() {
@@ -48,7 +48,7 @@ impl ApiServer {
         self.script(&[&["kubectl"], args].concat(), input)
     }
 
-    /// The same; it must succeed. Returns its standard output.
+    /// Runs kubectl as the administrator, which must succeed. Returns its standard output.
     pub fn ok(&self, args: &[&str], input: &str) -> String {
         let output = self.kubectl(args, input);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -56,7 +56,7 @@ impl ApiServer {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// `KUBECONFIG` and `PATH` for programs that call kubectl.
+    /// The values of `KUBECONFIG` and `PATH` for programs that call kubectl.
     pub fn env(&self) -> [(&'static str, String); 2] {
         let path = std::env::var("PATH").unwrap_or_default();
         [

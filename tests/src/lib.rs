@@ -1,8 +1,9 @@
-//! A node under test with the actions of a user: the built binary, started with its own data folder
-//! and free ports, and used through its command line and its sockets.
+//! A node under test, with the actions of a user. The built binary is started with a separate data
+//! folder and free ports, and is used through its command line and its sockets.
 //!
 //! The binary is `$MOTE_BIN`, or `mote` in the folder of the built tests. A test that needs
-//! something that the machine does not have calls [`skip`] and is not counted as a result.
+//! something that the machine does not have calls [`skip`]. It then counts neither as passed nor as
+//! failed.
 
 pub mod acme;
 pub mod answering;
@@ -31,8 +32,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest time for any single step of a test; the machine is shared. Tests for emulated machines are
-/// built with another number of seconds.
+/// Longest time for any single step of a test. It is long because the machine is shared. Tests for
+/// emulated machines are built with another number of seconds.
 pub const PATIENCE: Duration =
     Duration::from_secs(match option_env!("MOTE_TEST_PATIENCE_SECONDS") {
         Some(text) => match u64::from_str_radix(text, 10) {
@@ -43,13 +44,13 @@ pub const PATIENCE: Duration =
     });
 const PATIENCE_SECONDS_DEFAULT: u64 = 60;
 
-/// By how much the machine under test is slower than those on which tests usually run: 1, or more in
-/// tests that are built for emulated machines. Timeouts of functions and of tests are multiplied by it.
+/// How much slower the machine under test is than usual: 1, or more in tests that are built for
+/// emulated machines. Timeouts of functions and of tests are multiplied by this.
 #[allow(clippy::cast_possible_truncation)] // hours
 pub const SLOWNESS: u32 = (PATIENCE.as_secs() / PATIENCE_SECONDS_DEFAULT) as u32;
 
-/// How often a test repeats something: `usual` times, or fewer on a slow machine, but not fewer than
-/// `least`.
+/// How often a test repeats something: `usual` times, or fewer on a slow machine, but never fewer
+/// than `least`.
 pub fn rounds(usual: u32, least: u32) -> u32 {
     (usual / SLOWNESS).max(least)
 }
@@ -65,12 +66,12 @@ pub fn mote_binary() -> PathBuf {
     path
 }
 
-/// Whether `pip` is installed; otherwise the calling test is reported as skipped.
+/// Whether `pip` is installed. If not, reports the calling test as skipped.
 pub fn has_pip() -> bool {
     runs("python3", &["-m", "pip", "--version"])
 }
 
-/// Whether `npm` is installed; otherwise the calling test is reported as skipped.
+/// Whether `npm` is installed. If not, reports the calling test as skipped.
 pub fn has_npm() -> bool {
     runs("npm", &["--version"])
 }
@@ -85,54 +86,54 @@ fn runs(program: &str, args: &[&str]) -> bool {
 }
 
 /// Reports that the calling test, or a part of it, cannot run here. `make test` counts the test as
-/// skipped. The line is written past the test runner, which hides the output of tests that pass.
+/// skipped. The line bypasses the test runner, which hides the output of passing tests.
 pub fn skip(what: &str, why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("test");
     let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {what}: {why}");
 }
 
-/// Whether the long form of the tests is requested: `MOTE_LONG=1`.
+/// Whether the long form of the tests was requested with `MOTE_LONG=1`.
 pub fn is_long() -> bool {
     std::env::var_os("MOTE_LONG").is_some_and(|value| value == "1")
 }
 
-/// Whether this machine has one processor only. Then a test skips what needs several things to run
-/// at the same time, and says so.
+/// Whether this machine has only one processor. If so, a test skips the parts that need several
+/// things to run at the same time, and reports that.
 pub fn has_one_processor() -> bool {
     std::thread::available_parallelism().is_ok_and(|all| all.get() == 1)
 }
 
-/// Whether this user has the privileges that most sandboxes need.
+/// Whether the tests run as root, which most sandboxes need.
 pub fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.starts_with("Uid:\t0\t"))
 }
 
-/// A running node; dropping it stops the node and removes its folder.
+/// A running node. Dropping it stops the node and removes its folder.
 pub struct Node {
     child: Child,
-    /// The folder for everything that it writes.
+    /// The folder for everything that the node writes.
     pub dir: tempfile::TempDir,
     /// Address of the HTTP front.
     pub http: SocketAddr,
     /// Address of the CoAP front.
     pub coap: SocketAddr,
-    /// The text that it printed when it was ready.
+    /// The text that the node printed when it was ready.
     pub announcement: String,
-    /// Time from its start to its readiness.
+    /// Time from the node's start until it was ready.
     pub ready_after: Duration,
     extra: Vec<String>,
     env: Vec<(String, String)>,
 }
 
-/// The ports that tests give to servers. The kernel takes none of them for the near end of a
-/// connection (`net.ipv4.ip_local_port_range` begins at 32,768), so a port that is free when it is
-/// chosen is still free when the server binds it.
+/// The ports that tests give to servers. The kernel never uses them for the near end of a
+/// connection (`net.ipv4.ip_local_port_range` begins at 32,768). A port that is free when it is
+/// chosen is therefore still free when the server binds it.
 const PORTS: std::ops::Range<u16> = 16_000..32_000;
 
-/// A port of loopback that is free for TCP and UDP. A process gets each port only once; test programs
-/// that run at the same time begin at different ports.
+/// Returns a loopback port that is free for TCP and UDP. A process gets each port only once, and
+/// test programs that run at the same time begin at different ports.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let count = u32::from(PORTS.end - PORTS.start);
@@ -148,12 +149,12 @@ pub fn free_port() -> u16 {
     panic!("no port from {} to {} is free", PORTS.start, PORTS.end - 1)
 }
 
-/// An address of loopback with a [`free_port`].
+/// Returns a loopback address with a [`free_port`].
 pub fn free_address() -> SocketAddr {
     ([127, 0, 0, 1], free_port()).into()
 }
 
-/// A folder that sandboxes can read, which they do as another user.
+/// A folder that sandboxes can read. They read it as another user.
 fn readable_folder() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::Builder::new().prefix("mote-test").tempdir().expect("temp folder");
@@ -161,7 +162,7 @@ fn readable_folder() -> tempfile::TempDir {
     dir
 }
 
-/// A variable of [`Node::start_with_env`] that limits how many files the node may open.
+/// A variable for [`Node::start_with_env`] that limits how many files the node may open.
 pub const OPEN_FILES: &str = "TEST_OPEN_FILES";
 
 impl Node {
@@ -175,7 +176,7 @@ impl Node {
         Self::start_with_env(flags, &[])
     }
 
-    /// Starts a node with more flags, and with these variables changed.
+    /// Starts a node with more flags and with these environment variables.
     pub fn start_with_env(flags: &[&str], env: &[(&str, &str)]) -> Self {
         let dir = readable_folder();
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
@@ -187,7 +188,7 @@ impl Node {
         Self::start_in_env(dir, flags, Vec::new())
     }
 
-    /// Starts a node whose log is a pipe that nobody reads any more.
+    /// Starts a node whose log is a pipe without a reader.
     pub fn start_unheard(flags: &[&str]) -> Self {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
@@ -208,7 +209,7 @@ impl Node {
         let http = free_address();
         let coap = free_address();
         let out = std::fs::File::create(dir.path().join("up.out")).expect("log file");
-        // What other machines reach is reached at loopback, too.
+        // A node that is open to other machines can also be reached over loopback.
         let is_open = flags.contains(&"--lan");
         let listen = |at: SocketAddr| {
             let host = if is_open { Ipv4Addr::UNSPECIFIED.into() } else { at.ip() };
@@ -249,7 +250,7 @@ impl Node {
             if let Some(status) = node.child.try_wait().expect("our child") {
                 panic!("the node ended: {status}\n{}{}", text, node.file("up.err"));
             }
-            // The announcement is a single write; its last line before the notes is `reach`.
+            // The announcement is a single write. Its last line before the notes is `reach`.
             text.contains("  reach ").then_some(text)
         });
         node.ready_after = started.elapsed();
@@ -264,8 +265,8 @@ impl Node {
         self.file("up.err")
     }
 
-    /// The address for the clients of another platform: `openfaas`, `tinyfaas http` and so on, as
-    /// in its announcement. The platform must be switched on by a flag with port 0.
+    /// The address for the clients of another platform, as in the announcement: `openfaas`,
+    /// `tinyfaas http` and so on. A flag with port 0 must have switched the platform on.
     pub fn platform(&self, name: &str) -> SocketAddr {
         let mut lines = self.announcement.lines();
         let line = lines.find_map(|line| line.trim().strip_prefix(name)?.strip_prefix("  "));
@@ -274,41 +275,42 @@ impl Node {
         address.trim().parse().unwrap_or_else(|error| panic!("{address}: {error}"))
     }
 
-    /// The token of its management API over TCP.
+    /// The token of the management API over TCP.
     pub fn token(&self) -> String {
         let path = self.dir.path().join("data/admin.token");
         std::fs::read_to_string(path).expect("a token").trim().to_owned()
     }
 
-    /// Whether its instances are in control groups; otherwise its announcement has a note.
+    /// Whether the node's instances are in control groups. If not, the announcement has a note.
     pub fn has_cgroups(&self) -> bool {
         !self.announcement.contains("note   cgroups")
     }
 
-    /// Its process id.
+    /// The node's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills it without warning and starts it again on the same folder.
+    /// Kills the node without warning and starts it again on the same folder.
     pub fn crash_and_restart(mut self) -> Self {
         self.child.kill().expect("our child");
         self.start_again()
     }
 
-    /// Asks it to stop and starts it again on the same folder.
+    /// Asks the node to stop and starts it again on the same folder.
     pub fn stop_and_restart(self) -> Self {
         signal(self.child.id(), "TERM");
         self.start_again()
     }
 
-    /// Asks it to stop and starts it again on the same folder with other flags.
+    /// Asks the node to stop and starts it again on the same folder with other flags.
     pub fn stop_and_restart_with(mut self, flags: &[&str]) -> Self {
         self.extra = flags.iter().map(|flag| (*flag).to_owned()).collect();
         self.stop_and_restart()
     }
 
-    /// Asks it to stop, or kills it, and starts it on the same folder after `while_off`.
+    /// Asks the node to stop, or kills it. Then calls `while_off` and starts the node on the same
+    /// folder.
     pub fn restart_after(mut self, kill: bool, while_off: impl FnOnce()) -> Self {
         match kill {
             true => self.child.kill().expect("our child"),
@@ -319,25 +321,25 @@ impl Node {
         self.start_again()
     }
 
-    /// Waits for its end, then starts it.
+    /// Waits for the node's end, then starts it again.
     fn start_again(mut self) -> Self {
         wait_for("the node to stop", || self.child.try_wait().expect("our child"));
         let flags = std::mem::take(&mut self.extra);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        // The folder belongs to the new node; dropping the rest of `self` must not remove it.
+        // The new node takes over the folder, so dropping the rest of `self` must not remove it.
         let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().expect("temp folder"));
         let env = std::mem::take(&mut self.env);
         drop(self);
         Self::start_in_env(dir, &flags, env)
     }
 
-    /// Asks it to stop and returns its exit status.
+    /// Asks the node to stop and returns its exit status.
     pub fn stop(mut self) -> std::process::ExitStatus {
         signal(self.child.id(), "TERM");
         wait_for("the node to stop", || self.child.try_wait().expect("our child"))
     }
 
-    /// Waits until it has ended by itself, and returns its exit status.
+    /// Waits until the node has ended by itself, and returns its exit status.
     pub fn ended(&mut self) -> std::process::ExitStatus {
         wait_for("the node to end", || self.child.try_wait().expect("our child"))
     }
@@ -347,7 +349,7 @@ impl Node {
         self.mote_with_input(args, b"")
     }
 
-    /// The same, with standard input.
+    /// Runs the command line against this node, with standard input.
     pub fn mote_with_input(&self, args: &[&str], input: &[u8]) -> Output {
         let mut child = Command::new(mote_binary())
             .args(args)
@@ -358,12 +360,12 @@ impl Node {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary starts");
-        // A command that does not read its input closes it.
+        // This fails if the command closes its input without reading it.
         let _ = child.stdin.take().expect("piped").write_all(input);
         child.wait_with_output().expect("our child")
     }
 
-    /// Runs the command line, which must succeed; returns its standard output.
+    /// Runs the command line, which must succeed. Returns its standard output.
     pub fn ok(&self, args: &[&str]) -> String {
         let output = self.mote(args);
         assert!(
@@ -377,15 +379,16 @@ impl Node {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What `mote doctor` prints. It ends with 1 where the machine lacks something, which is no
-    /// matter of the test.
+    /// Returns the output of `mote doctor`. The command ends with 1 if the machine lacks something,
+    /// which does not concern the test.
     pub fn doctor(&self, args: &[&str]) -> String {
         let output = self.mote(&[&["doctor"], args].concat());
         assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Whether it has sandboxes in which an interpreter waits; otherwise its announcement has a note.
+    /// Whether the node has sandboxes with a waiting interpreter. If not, the announcement has a
+    /// note.
     pub fn has_prewarmed(&self) -> bool {
         !self.announcement.contains("note   prewarming")
     }
@@ -407,7 +410,7 @@ impl Node {
         self.mote(&["deploy", folder.to_str().expect("UTF-8"), "--name", name])
     }
 
-    /// Writes a file of this name and deploys it.
+    /// Writes a file with this name and deploys it.
     pub fn deploy_file(&self, name: &str, text: &str) -> Output {
         let folder = self.dir.path().join("src");
         std::fs::create_dir_all(&folder).expect("folder");
@@ -416,7 +419,7 @@ impl Node {
         self.mote(&["deploy", path.to_str().expect("UTF-8")])
     }
 
-    /// Deploys; the deploy must succeed.
+    /// Deploys a function, which must succeed.
     pub fn deploy_ok(&self, name: &str, files: &[(&str, &str)]) {
         let output = self.deploy(name, files);
         assert!(
@@ -428,17 +431,17 @@ impl Node {
         );
     }
 
-    /// A JSON answer of the command line.
+    /// Runs the command line and returns its JSON answer.
     pub fn json(&self, args: &[&str]) -> serde_json::Value {
         let text = self.ok(args);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{args:?}: {error}: {text}"))
     }
 
-    /// GET of the management API over its socket; the answer must be JSON.
+    /// Sends a GET to the management API over its socket. The answer must be JSON.
     pub fn management(&self, path: &str) -> serde_json::Value {
         let socket = self.dir.path().join("s");
         let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("the socket");
-        // The answer to a request of HTTP/1.0 ends with the connection.
+        // The connection ends after the answer, because the request uses HTTP/1.0.
         write!(stream, "GET {path} HTTP/1.0\r\nHost: node\r\n\r\n").expect("sent");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("an answer");
@@ -446,7 +449,7 @@ impl Node {
         serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
-    /// Any request of the management API over its socket: status and body.
+    /// Sends any request to the management API over its socket. Returns status and body.
     pub fn manage(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let socket = self.dir.path().join("s");
         let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("the socket");
@@ -460,17 +463,17 @@ impl Node {
         (status.expect("a status"), body.to_owned())
     }
 
-    /// GET over a fresh connection.
+    /// Sends a GET over a fresh connection.
     pub fn get(&self, path: &str) -> Answer {
         self.call("GET", path, &[], b"")
     }
 
-    /// POST over a fresh connection.
+    /// Sends a POST over a fresh connection.
     pub fn post(&self, path: &str, body: &[u8]) -> Answer {
         self.call("POST", path, &[], body)
     }
 
-    /// Any request over a fresh connection.
+    /// Sends any request over a fresh connection.
     pub fn call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         let mut connection = Connection::open(self.http);
         connection.call(method, path, headers, body)
@@ -495,12 +498,11 @@ impl Drop for Node {
     }
 }
 
-/// Sends a signal to one process by id.
 pub fn signal(pid: u32, name: &str) {
     let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
 }
 
-/// Repeats `ask` until it returns a value, at most for [`PATIENCE`].
+/// Repeats `ask` until it returns a value, but no longer than [`PATIENCE`].
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -512,7 +514,7 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// One request to any address over a fresh connection.
+/// Sends one request to any address over a fresh connection.
 pub fn call_at(
     address: SocketAddr,
     method: &str,
@@ -528,7 +530,7 @@ pub fn call_at(
     Connection::open(address).call(method, path, &all, body)
 }
 
-/// The value of `Authorization` for a user and password.
+/// Returns the value of `Authorization` for a user and password.
 pub fn basic_auth(user: &str, password: &str) -> String {
     format!("Basic {}", base64(format!("{user}:{password}").as_bytes()))
 }
@@ -551,13 +553,13 @@ pub fn base64(bytes: impl AsRef<[u8]>) -> String {
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,
-    /// Fields, names in lower case.
+    /// Header fields, with names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// The first field of this name.
+    /// Returns the first header field with this name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -594,7 +596,7 @@ impl Connection {
         Ok(Self { stream, buffer: Vec::new(), received: 0 })
     }
 
-    /// One request and its answer.
+    /// Sends a request and reads its answer.
     pub fn call(
         &mut self,
         method: &str,
@@ -605,7 +607,7 @@ impl Connection {
         self.try_call(method, path, headers, body).expect("an answer")
     }
 
-    /// The same, or the error of a connection that ended early.
+    /// Sends a request and reads its answer, or returns the error of a connection that ended early.
     pub fn try_call(
         &mut self,
         method: &str,
@@ -613,7 +615,8 @@ impl Connection {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> std::io::Result<Answer> {
-        // A refused body may be answered, and the connection closed, before all of it is sent.
+        // If the body is refused, the node may answer and close the connection before the whole
+        // body is sent.
         let sent = self.send(method, path, headers, body);
         self.read_answer(method == "HEAD").map_err(|error| sent.err().unwrap_or(error))
     }
@@ -646,7 +649,7 @@ impl Connection {
         let mut piece = [0; 64 << 10];
         let count = loop {
             match self.stream.read(&mut piece) {
-                // A machine that was suspended interrupts reads that have a time limit.
+                // The suspension of a machine interrupts reads that have a time limit.
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 read => break read?,
             }
@@ -659,7 +662,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Bytes that were received so far.
+    /// The number of bytes received so far.
     pub fn received(&self) -> usize {
         self.received
     }
@@ -682,7 +685,7 @@ impl Connection {
         }
     }
 
-    /// Reads the answer to the last request; one to HEAD is `bodiless`.
+    /// Reads the answer to the last request. The answer to a HEAD request is `bodiless`.
     pub fn read_answer(&mut self, bodiless: bool) -> std::io::Result<Answer> {
         let status_line = self.line()?;
         let status = status_line
@@ -722,7 +725,7 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
-/// The control group folders of the node with this process id, one per hierarchy.
+/// The control group folders of the node with this process id, one for each hierarchy.
 pub fn cgroup_folders(pid: u32) -> Vec<PathBuf> {
     let name = format!("mote-{pid}");
     let output = Command::new("find")
@@ -733,7 +736,7 @@ pub fn cgroup_folders(pid: u32) -> Vec<PathBuf> {
     String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).collect()
 }
 
-/// Every process in the instances of the node with this process id.
+/// All processes in the instances of the node with this process id.
 pub fn cgroup_processes(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for instance in cgroup_folders(pid).iter().filter_map(|base| base.read_dir().ok()).flatten() {
@@ -746,8 +749,8 @@ pub fn cgroup_processes(pid: u32) -> Vec<u32> {
     found
 }
 
-/// The programs in a node's instances: children of the first processes of its sandboxes, which are
-/// children of its zygote. Prewarmed interpreters see no code and do not count.
+/// The programs in a node's instances. They are children of the first processes of its sandboxes,
+/// which are children of its zygote. Prewarmed interpreters have no code yet and do not count.
 pub fn programs(node: u32) -> Vec<u32> {
     let children = |pid: u32| -> Vec<u32> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
@@ -761,20 +764,21 @@ pub fn programs(node: u32) -> Vec<u32> {
     sandboxes.flat_map(children).filter(has_function).collect()
 }
 
-/// The libcoap client, under the name that it has in this distribution.
+/// The libcoap client, under its name in this distribution.
 pub fn coap_client() -> Option<&'static str> {
     ["coap-client-notls", "coap-client", "coap-client-openssl", "coap-client-gnutls"]
         .into_iter()
         .find(|name| Command::new(name).arg("-h").output().is_ok())
 }
 
-/// The libcoap clients with TLS and DTLS that this machine has, by their libraries OpenSSL and GnuTLS.
+/// The libcoap clients with TLS and DTLS on this machine, named after their libraries OpenSSL and
+/// GnuTLS.
 pub fn secure_coap_clients() -> Vec<&'static str> {
     let all = ["coap-client-openssl", "coap-client-gnutls"];
     all.into_iter().filter(|name| Command::new(name).arg("-h").output().is_ok()).collect()
 }
 
-/// The 99th percentile of times, which may be in any order.
+/// The 99th percentile of times in any order.
 pub fn p99(times: &[Duration]) -> Duration {
     let mut sorted = times.to_vec();
     sorted.sort();

@@ -1,6 +1,6 @@
-//! Callers with a constant rate, independent of the node, over HTTP/1.1, HTTP/2 and CoAP: simple
-//! clients with one thread per connection, which record when each request began and what its answer
-//! was.
+//! Callers that send requests at a constant rate, whatever the node does, over HTTP/1.1, HTTP/2 and
+//! CoAP. They are simple clients with one thread per connection. They record when each request
+//! began and what its answer was.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 use crate::http2_wire::{self, Frame, Wire};
 use crate::{Connection, PATIENCE};
 
-/// One request: the times of its start and of its answer, and the body or the error.
+/// One request: when it began and was answered, and the body or the error.
 #[derive(Debug, Clone)]
 pub struct Sample {
     /// `http/1.1`, `http/2` or `coap`.
     pub protocol: &'static str,
-    /// Just before its first byte was written.
+    /// The time just before the request's first byte was written.
     pub begun: Instant,
-    /// Time at which its answer was read.
+    /// The time at which the answer had been read.
     pub ended: Instant,
-    /// The body of a good answer.
+    /// The body of a good answer, or the error.
     pub body: Result<String, String>,
 }
 
@@ -34,7 +34,7 @@ pub struct Load {
     callers: Vec<JoinHandle<Vec<Sample>>>,
 }
 
-/// The state that a caller needs to keep its rate.
+/// The state with which a caller keeps its rate.
 struct Pace {
     protocol: &'static str,
     every: Duration,
@@ -55,7 +55,7 @@ impl Pace {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Whether the next request is due; its time does not depend on any answer.
+    /// Whether the next request is due. Its time does not depend on any answer.
     fn is_due(&mut self) -> bool {
         let due = self.due <= Instant::now() && !self.stopped();
         if due {
@@ -64,7 +64,7 @@ impl Pace {
         due
     }
 
-    /// Time until the next request. It is never zero, because sockets treat zero as no limit.
+    /// Time until the next request. Never zero, because sockets treat a zero timeout as no limit.
     fn rest(&self) -> Duration {
         let rest = self.due.saturating_duration_since(Instant::now());
         rest.clamp(Duration::from_micros(50), Duration::from_millis(50))
@@ -124,18 +124,18 @@ impl Load {
         self.caller("http/2", per_second, move |pace| Http2::open(address, path).run(pace));
     }
 
-    /// Uses one socket with confirmable requests, which are sent again until they are answered.
+    /// Uses one socket with confirmable requests, which are repeated until they are answered.
     pub fn coap(&mut self, address: SocketAddr, segment: &str, per_second: u32) {
         let segment = segment.to_owned();
         self.caller("coap", per_second, move |pace| Coap::open(address, segment).run(pace));
     }
 
-    /// Requests answered so far, including errors.
+    /// Number of requests answered so far, including errors.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Stops sending, waits for requests under way, and returns all of them.
+    /// Stops sending, waits for open requests, and returns the samples of all requests.
     pub fn stop(self) -> Vec<Sample> {
         self.stop.store(true, Ordering::Relaxed);
         let callers = self.callers.into_iter();
@@ -157,7 +157,7 @@ struct Http2 {
 }
 
 impl Http2 {
-    /// Streams that the front accepts at once; further requests wait.
+    /// The most streams that the front accepts at once. Further requests wait.
     const STREAMS_MAX: usize = 100;
 
     fn open(address: SocketAddr, path: String) -> Self {
@@ -165,7 +165,8 @@ impl Http2 {
     }
 
     fn request(&mut self) {
-        // :method GET, :scheme http, :path and :authority as literals that are not indexed.
+        // The fields :method GET, :scheme http, :path and :authority. The last two are literals
+        // that are not indexed.
         let mut block = vec![0x82, 0x86, 0x04, self.path.len() as u8];
         block.extend(self.path.as_bytes());
         block.extend(b"\x01\x09localhost");
@@ -228,8 +229,8 @@ struct Coap {
     socket: UdpSocket,
     segment: String,
     next: u16,
-    /// By message id: the time of its first send, the time of its next send, and the pause after
-    /// that.
+    /// Open requests by message id: the time of the first send, the time of the next send, and the
+    /// pause after the next send.
     open: HashMap<u16, (Instant, Instant, Duration)>,
 }
 
@@ -242,7 +243,7 @@ impl Coap {
         Self { socket, segment, next: 0, open: HashMap::new() }
     }
 
-    /// A confirmable GET whose token is its message id.
+    /// Builds a confirmable GET whose token is its message id.
     fn datagram(&self, id: u16) -> Vec<u8> {
         let id = id.to_be_bytes();
         let mut datagram = vec![0x42, 1, id[0], id[1], id[0], id[1]];

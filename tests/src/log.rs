@@ -1,4 +1,4 @@
-//! Reads from a function's log what its instances did, by the node's own clock.
+//! Reads from a function's log what its instances did, timed by the node's clock.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::{Node, mote_binary, signal};
 
-/// Wall clock in microseconds since 1970: the clock of log lines.
+/// The wall clock in microseconds since 1970. Log lines use the same clock.
 pub fn unix_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
@@ -25,7 +25,7 @@ fn parse(line: &str) -> Option<LogLine> {
     Some(LogLine { unix_us: unix_us_of(line["time"].as_str()?)?, message })
 }
 
-/// `2026-01-31T12:00:00.000001Z` in microseconds since 1970.
+/// Parses a time such as `2026-01-31T12:00:00.000001Z` into microseconds since 1970.
 fn unix_us_of(text: &str) -> Option<u64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
     let year = number(0, 4)?;
@@ -34,20 +34,20 @@ fn unix_us_of(text: &str) -> Option<u64> {
     let seconds = (number(11, 13)? * 60 + number(14, 16)?) * 60 + number(17, 19)?;
     let fraction = text.get(20..)?.strip_suffix('Z')?;
     let micros: u64 = format!("{fraction:0<6}").get(..6)?.parse().ok()?;
-    // Years are counted from March, so that the leap day is the last day.
+    // Years begin in March here, so that the leap day is the last day of a year.
     let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     let days = year * 365 + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
     Some((days.checked_sub(719_469)? * 86_400 + seconds) * 1_000_000 + micros)
 }
 
 impl Node {
-    /// The kept lines of a function's log (1,000 at most), oldest first.
+    /// The stored lines of a function's log, oldest first. At most 1,000.
     pub fn log_lines(&self, function: &str) -> Vec<LogLine> {
         let text = self.ok(&["logs", function, "--tail", "1000", "-o", "jsonl"]);
         text.lines().filter_map(parse).collect()
     }
 
-    /// Follows a function's log until it is dropped.
+    /// Follows a function's log until the follower is dropped.
     pub fn follow(&self, function: &str) -> Follower {
         let mut child = Command::new(mote_binary())
             .args(["logs", function, "--follow", "-o", "jsonl"])
@@ -70,8 +70,8 @@ impl Node {
         Follower { child, lines }
     }
 
-    /// Numbers of ready instances of a function over time, from its log: the time of each change
-    /// and the number after it.
+    /// The number of ready instances of a function over time, computed from its log: the time of
+    /// each change and the number after the change.
     pub fn instances_over_time(&self, function: &str) -> Vec<(u64, i32)> {
         let mut ready = 0;
         let change = |message: &str| {

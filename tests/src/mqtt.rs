@@ -1,4 +1,4 @@
-//! A Mosquitto broker of the test, clients for it, and a relay that can cut connections.
+//! A Mosquitto broker for a test, clients for it, and a relay that can cut connections.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ pub fn is_there() -> bool {
     broker_program().is_some() && runs("mosquitto_pub") && runs("mosquitto_sub")
 }
 
-/// Debian installs the broker where only root's path finds it.
+/// The path of the broker. Debian installs it where only root's `PATH` finds it.
 fn broker_program() -> Option<&'static str> {
     [
         "/usr/sbin/mosquitto",
@@ -46,7 +46,7 @@ pub fn broker_process(node: &Node) -> u32 {
     })
 }
 
-/// A running broker; dropping it ends it.
+/// A running broker. It ends on drop.
 pub struct Broker {
     child: Option<Child>,
     folder: tempfile::TempDir,
@@ -54,13 +54,13 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts a broker that accepts everybody.
+    /// Starts a broker that accepts all clients.
     pub fn start() -> Self {
         Self::start_with("allow_anonymous true\n", |_| ())
     }
 
-    /// Starts a broker with these lines in its configuration, in which `DIR` stands for its folder;
-    /// `prepare` puts files there.
+    /// Starts a broker with these lines in its configuration. In the lines, `DIR` stands for the
+    /// broker's folder. `prepare` can put files there.
     pub fn start_with(lines: &str, prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::Builder::new().prefix("mote-broker").tempdir().expect("a folder");
         prepare(folder.path());
@@ -77,7 +77,8 @@ impl Broker {
         broker
     }
 
-    /// Starts it after [`Broker::stop`] or [`Broker::kill`], on the same port and files.
+    /// Starts the broker again after [`Broker::stop`] or [`Broker::kill`], with the same port and
+    /// files.
     pub fn start_again(&mut self) {
         let mut log = std::fs::File::options();
         let log = log.create(true).append(true).open(self.folder.path().join("log"));
@@ -103,17 +104,17 @@ impl Broker {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Its address for triggers.
+    /// The broker's address in the form for triggers.
     pub fn url(&self) -> String {
         format!("mqtt://127.0.0.1:{}", self.port)
     }
 
-    /// Asks it to end, which makes it write its messages to disk, and waits for that.
+    /// Asks the broker to end and waits for that. A broker that ends writes its messages to disk.
     pub fn stop(&mut self) {
         self.end("TERM");
     }
 
-    /// Kills it without warning.
+    /// Kills the broker without warning.
     pub fn kill(&mut self) {
         self.end("KILL");
     }
@@ -125,7 +126,7 @@ impl Broker {
         }
     }
 
-    /// Publishes lines to a topic, in their order, over one connection; returns when the broker has
+    /// Publishes lines to a topic in order, over one connection. Returns when the broker has
     /// acknowledged all of them.
     pub fn publish(&self, topic: &str, qos: u8, lines: &[String]) {
         self.publish_with(&["-t", topic, "-q", &qos.to_string(), "-l"], lines);
@@ -158,16 +159,16 @@ impl Drop for Broker {
     }
 }
 
-/// A client that receives messages; dropping it ends it.
+/// A client that receives messages. It ends on drop.
 pub struct Subscriber {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Subscriber {
-    /// Runs `mosquitto_sub` with these arguments; returns when it is subscribed.
+    /// Runs `mosquitto_sub` with these arguments. Returns when the client is subscribed.
     pub fn start(port: u16, args: &[&str]) -> Self {
-        // Its output is a pipe, which it would fill before it writes.
+        // The output is a pipe, so without `stdbuf` the client would write only full buffers.
         let mut child = Command::new("stdbuf")
             .args([
                 "-oL",
@@ -204,12 +205,12 @@ impl Subscriber {
         Self { child, lines }
     }
 
-    /// The messages so far, each as `TOPIC PAYLOAD`.
+    /// The messages received so far, each as `TOPIC PAYLOAD`.
     pub fn all(&self) -> Vec<String> {
         self.lines.lock().expect("lines").clone()
     }
 
-    /// Waits for this number of messages.
+    /// Waits until this many messages have been received.
     pub fn wait(&self, count: usize) -> Vec<String> {
         wait_for(&format!("{count} messages"), || {
             let all = self.all();
@@ -225,7 +226,7 @@ impl Drop for Subscriber {
     }
 }
 
-/// A TCP relay to a broker, whose connections can be cut.
+/// A TCP relay to a broker. The relay can cut its connections.
 pub struct Relay {
     pub address: SocketAddr,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -257,7 +258,7 @@ impl Relay {
         Self { address, open }
     }
 
-    /// Cuts every connection at once. What was on the way is lost.
+    /// Cuts every connection at once. Bytes on their way are lost.
     pub fn cut(&self) {
         for stream in self.open.lock().expect("connections").drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -265,14 +266,14 @@ impl Relay {
     }
 }
 
-/// A server to which functions report their effects; each line that it receives is one.
+/// A server to which functions report their effects. Each received line is one effect.
 pub struct Effects {
     pub address: SocketAddr,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
-/// Python code with a function `effect(text)`, which returns when the effect is recorded.
-/// `PORT` stands for the port, which the manifest must permit.
+/// Python code with a function `effect(text)`, which returns when the effect is recorded. In the
+/// code, `PORT` stands for the server's port, which the manifest must permit.
 pub const EFFECT_CODE: &str = "
 import socket
 peer = None
@@ -311,12 +312,12 @@ impl Effects {
         EFFECT_CODE.replace("PORT", &self.address.port().to_string())
     }
 
-    /// The part of a manifest that lets a function reach this server.
+    /// The part of a manifest that permits a function to reach this server.
     pub fn allow(&self) -> String {
         format!("[allow]\nnet = [\"{}\"]\n", self.address)
     }
 
-    /// The effects so far.
+    /// The effects recorded so far.
     pub fn all(&self) -> Vec<String> {
         self.lines.lock().expect("lines").clone()
     }

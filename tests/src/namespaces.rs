@@ -7,7 +7,8 @@ use crate::{Node, free_address};
 /// A function that answers `hello`.
 pub const HELLO: &str = "def handle(event, ctx):\n    return 'hello'\n";
 
-/// A node with the namespaces `plant` and `orchard`, and the address of its management.
+/// Starts a node with the namespaces `plant` and `orchard`. Also returns the address of its
+/// management API.
 pub fn start(more: &[&str]) -> (Node, SocketAddr) {
     let admin = free_address();
     let node = Node::start_with(&[&["--admin", &admin.to_string()], more].concat());
@@ -17,7 +18,7 @@ pub fn start(more: &[&str]) -> (Node, SocketAddr) {
     (node, admin)
 }
 
-/// Deploys into a namespace; the name is without it.
+/// Deploys into a namespace. `name` does not include the namespace.
 pub fn deploy(
     node: &Node,
     namespace: &str,
@@ -34,14 +35,14 @@ pub fn deploy(
     node.mote(&["--namespace", namespace, "deploy", &folder, "--name", name])
 }
 
-/// The same, which must succeed.
+/// Deploys into a namespace, which must succeed.
 pub fn deploy_ok(node: &Node, namespace: &str, name: &str, files: &[(&str, &str)]) {
     let output = deploy(node, namespace, name, files);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}\n{}", node.log());
 }
 
-/// Makes a token of a namespace, or of the whole node.
+/// Makes a token for a namespace, or for the whole node.
 pub fn token(node: &Node, name: &str, role: &str, namespace: Option<&str>) -> String {
     let mut args = vec!["token", "create", name, "--role", role];
     args.extend(namespace.iter().flat_map(|name| ["--namespace", *name]));

@@ -1,5 +1,5 @@
-//! A second network on this machine: a namespace with one cable to this one. It stands for another
-//! machine.
+//! A second network on this machine: a network namespace that one virtual cable connects to this
+//! one. It stands for another machine.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::net::{self, AddressFamily, SocketType};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A network namespace whose cable ends here. Dropping it removes both.
+/// A network namespace whose cable ends here. Dropping it removes the namespace and the cable.
 pub struct Far {
     name: String,
     /// The address of this end.
@@ -20,7 +20,7 @@ pub struct Far {
     pub far: Ipv4Addr,
 }
 
-/// Connects from this address, which the network of the thread has.
+/// Connects from this address. The network of the calling thread must have it.
 pub fn connect_from(source: Ipv4Addr, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
     net::bind(&socket, &SocketAddr::from((source, 0)))?;
@@ -34,8 +34,9 @@ fn ip(args: &str) -> bool {
 }
 
 impl Far {
-    /// The ends are 198.19.`number`.1 here and 198.19.`number`.2 there; each test has a number of
-    /// its own. `None` if the machine does not allow it, which needs root.
+    /// The ends of the cable have the addresses 198.19.`number`.1 here and 198.19.`number`.2 there.
+    /// Each test needs a different number. Returns `None` if the machine does not permit this; root
+    /// is needed.
     pub fn new(number: u8) -> Option<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let id = format!("{}x{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
@@ -57,12 +58,12 @@ impl Far {
         made.then_some(far)
     }
 
-    /// The name, for `ip netns exec`.
+    /// The name of the namespace, for `ip netns exec`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Gives the other end so many further addresses, in 100.64.0.0/10. A test has the same `number` as
+    /// Gives the other end `count` further addresses in 100.64.0.0/10. `number` must be the same as
     /// for [`Far::new`].
     pub fn more_addresses(&self, number: u8, count: usize) -> Option<Vec<Ipv4Addr>> {
         let network = Ipv4Addr::new(100, 64 + number % 64, 0, 0);
@@ -80,13 +81,14 @@ impl Far {
         is_made.then_some(addresses)
     }
 
-    /// Pulls the cable there, or plugs it in again.
+    /// Unplugs the cable at the other end, or plugs it in again.
     pub fn plug(&self, is_in: bool) -> bool {
         let state = if is_in { "up" } else { "down" };
         ip(&format!("-n {} link set far {state}", self.name))
     }
 
-    /// Runs `work` on a thread there: its sockets and the programs that it starts are there, too.
+    /// Runs `work` on a thread in the other network. Its sockets and the programs that it starts
+    /// are there too.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let there = scope.spawn(|| {

@@ -1,5 +1,5 @@
-//! Archives of releases for tests of `mote upgrade`: the layout, `install.sh` and the unit are those
-//! of `scripts/dist.sh`, and the programs are scripts that say their version.
+//! Archives of releases for tests of `mote upgrade`. The layout, `install.sh` and the unit are
+//! those of `scripts/dist.sh`. The programs are scripts that print their version.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use crate::repository;
 #[derive(Debug, Clone)]
 pub struct Release {
     pub version: String,
-    /// Path, mode and content of each file below the folder of the release.
+    /// Path, mode and content of each file in the folder of the release.
     pub files: BTreeMap<String, (u32, Vec<u8>)>,
     /// Further entries of the archive: path from its root, type, link target and content.
     pub extra: Vec<(String, u8, String, Vec<u8>)>,
-    /// The secret key of minisign with which the sums are signed.
+    /// The secret minisign key with which the checksums are signed.
     pub key: Option<PathBuf>,
 }
 
@@ -48,26 +48,27 @@ impl Release {
         Self { version: version.to_owned(), files, extra: Vec::new(), key: None }
     }
 
-    /// The release with another content of a file.
+    /// Replaces the content of a file of the release.
     pub fn with(mut self, path: &str, text: &str) -> Self {
         let mode = if path.starts_with("bin/") { 0o755 } else { 0o644 };
         self.files.insert(path.to_owned(), (mode, text.as_bytes().to_vec()));
         self
     }
 
-    /// The release with a further entry in its archive, outside of its sums.
+    /// Adds an entry to the archive that is not in the checksums.
     pub fn with_entry(mut self, path: &str, kind: u8, target: &str) -> Self {
         self.extra.push((path.to_owned(), kind, target.to_owned(), Vec::new()));
         self
     }
 
-    /// The release signed with a secret key of minisign.
+    /// Signs the release with a secret minisign key.
     pub fn signed(mut self, key: &Path) -> Self {
         self.key = Some(key.to_owned());
         self
     }
 
-    /// Writes the archive into a folder. `change` changes its files after the sums were made.
+    /// Writes the archive into a folder. `change` can change its files after the checksums were
+    /// made.
     pub fn pack(&self, folder: &Path, change: impl FnOnce(&mut Self)) -> PathBuf {
         let mut packed = self.clone();
         let mut sums = String::new();
@@ -98,7 +99,7 @@ impl Release {
         folder.join(format!("{name}.tar.gz"))
     }
 
-    /// Unpacks the archive and installs it with its own `install.sh`.
+    /// Unpacks the archive and installs the release with its own `install.sh`.
     pub fn install(&self, folder: &Path, prefix: &Path, flags: &[&str]) {
         let archive = self.pack(folder, |_| {});
         run(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(folder));
@@ -109,7 +110,7 @@ impl Release {
     }
 }
 
-/// Makes a pair of keys of minisign: the public one and the secret one.
+/// Makes a pair of minisign keys. Returns the paths of the public key and the secret key.
 pub fn keys(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
     let public = folder.join(format!("{name}.pub"));
     let secret = folder.join(format!("{name}.key"));
@@ -117,7 +118,7 @@ pub fn keys(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
     (public, secret)
 }
 
-/// Runs a program that must succeed.
+/// Runs a program, which must succeed.
 pub fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().expect("the program starts");
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -125,7 +126,7 @@ pub fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The SHA-256 sum of a text, by `sha256sum`.
+/// The SHA-256 checksum of a text, computed by `sha256sum`.
 pub fn sha256(text: &[u8]) -> String {
     use std::io::Write as _;
     let mut child = Command::new("sha256sum")
@@ -138,7 +139,7 @@ pub fn sha256(text: &[u8]) -> String {
     String::from_utf8_lossy(&output.stdout)[..64].to_owned()
 }
 
-/// One entry of a tar archive (ustar).
+/// Writes one entry of a tar archive (ustar).
 fn entry(tar: &mut Vec<u8>, path: &str, mode: u32, kind: u8, target: &str, text: &[u8]) {
     let mut head = [0; 512];
     let mut put = |at: usize, text: &[u8]| head[at..at + text.len()].copy_from_slice(text);

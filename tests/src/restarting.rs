@@ -1,6 +1,5 @@
-//! Callers of a node that is restarted again and again. Each of them does what its protocol permits
-//! to a client when its server stops, and nothing else, and counts every request that gets no
-//! answer.
+//! Callers of a node that is restarted again and again. Each caller does only what its protocol
+//! permits when a server stops. It counts every request that gets no answer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
@@ -13,25 +12,25 @@ use std::time::{Duration, Instant};
 use crate::http2_wire::{self, Frame, Wire};
 use crate::{Connection, PATIENCE};
 
-/// The function that the callers call as `echo` and `slow`: it answers with the body, or with the
-/// path of a request without one.
+/// The function that the callers call as `echo` and `slow`. It answers with the body, or with the
+/// path if the request has no body.
 pub const ECHO: &str = "def handle(event, ctx):\n    return event.body or event.path[1:]\n";
-/// The same after a moment, in which the node may be asked to stop.
+/// The same function with a short delay, during which the node may be asked to stop.
 pub const SLOW: &str =
     "import time\n\ndef handle(event, ctx):\n    time.sleep(0.2)\n    return event.body\n";
 
-/// What the callers of one kind have seen.
+/// What happened to the requests of the callers of one kind.
 #[derive(Debug, Default, Clone)]
 pub struct Tally {
     /// Requests with the right answer.
     pub answered: usize,
-    /// Requests that were sent once more, as their protocol permits.
+    /// Requests that were sent a second time, as their protocol permits.
     pub repeated: usize,
-    /// Why each other request has no answer, or a wrong one.
+    /// For each other request, why it has no answer or a wrong one.
     pub lost: Vec<String>,
 }
 
-/// An invocation that the node has accepted: the path of its result, and its body.
+/// An accepted invocation: the path of its result, and its body.
 pub type Accepted = (String, String);
 
 #[derive(Default)]
@@ -57,7 +56,7 @@ struct Caller {
 }
 
 impl Callers {
-    /// Callers of every kind, which call `echo` and `slow`.
+    /// Starts callers of every kind, which call `echo` and `slow`.
     pub fn of_every_kind(http: SocketAddr, coap: SocketAddr) -> Self {
         let mut callers = Self::default();
         callers.post_anew(http);
@@ -80,7 +79,7 @@ impl Callers {
         self.threads.push(std::thread::spawn(move || call(caller)));
     }
 
-    /// POST over a new connection each time. Nothing is sent again.
+    /// Sends POST requests, each over a new connection. Nothing is repeated.
     pub fn post_anew(&mut self, address: SocketAddr) {
         self.start("POST, new connections", move |mut caller| {
             while caller.goes_on() {
@@ -92,8 +91,8 @@ impl Callers {
         });
     }
 
-    /// POST over a connection that is kept until an answer closes it, with a pause after each
-    /// answer. Nothing is sent again.
+    /// Sends POST requests over a connection that is kept until an answer closes it, with a pause
+    /// after each answer. Nothing is repeated.
     pub fn post_kept(
         &mut self,
         kind: &'static str,
@@ -112,8 +111,8 @@ impl Callers {
         });
     }
 
-    /// GET over a kept connection. A request is sent once more if the connection, which has served
-    /// others, ends before the first byte of an answer (RFC 9112, 9.3.1).
+    /// Sends GET requests over a kept connection. If the connection has served other requests and
+    /// ends before the first byte of an answer, the request is sent once more (RFC 9112, 9.3.1).
     pub fn get_kept(&mut self, address: SocketAddr) {
         self.start("GET, kept connection", move |mut caller| {
             let mut kept = None;
@@ -130,8 +129,8 @@ impl Callers {
         });
     }
 
-    /// POST over HTTP/2, several at once. Streams above the last one that the node names when it
-    /// goes away were not processed, and are sent again (RFC 9113, 6.8).
+    /// Sends POST requests over HTTP/2, several at once. When the node goes away, it names the last
+    /// stream that it processes. Requests on later streams are sent again (RFC 9113, 6.8).
     pub fn http2(&mut self, address: SocketAddr) {
         self.start("POST, HTTP/2", move |mut caller| {
             let mut again = Vec::new();
@@ -141,12 +140,14 @@ impl Callers {
         });
     }
 
-    /// Confirmable GET over CoAP, several at once, which are sent again until they are answered.
+    /// Sends confirmable GET requests over CoAP, several at once, and repeats them until they are
+    /// answered.
     pub fn coap(&mut self, address: SocketAddr) {
         self.start("GET, CoAP", move |mut caller| Coap::open(address).run(&mut caller));
     }
 
-    /// POST that asks the node to accept an invocation for later, over new connections.
+    /// Sends POST requests over new connections, and asks the node to accept the invocations for
+    /// later.
     pub fn accept(&mut self, address: SocketAddr) {
         self.start("POST, accepted for later", move |mut caller| {
             while caller.goes_on() {
@@ -169,13 +170,13 @@ impl Callers {
         });
     }
 
-    /// Requests with the right answer so far.
+    /// Number of requests with the right answer so far.
     pub fn answered(&self) -> usize {
         self.shared.answered.load(Ordering::Relaxed)
     }
 
-    /// Ends all callers after the answers for which they wait; returns what each kind has seen, and
-    /// the invocations that were accepted.
+    /// Stops all callers after the answers for which they are waiting. Returns the tally of each
+    /// kind, and the accepted invocations.
     pub fn stop(self) -> (BTreeMap<&'static str, Tally>, Vec<Accepted>) {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -192,7 +193,7 @@ impl Caller {
         !self.shared.stop.load(Ordering::Relaxed)
     }
 
-    /// A short text that no other request has.
+    /// Returns a short text that no other request has.
     fn body(&mut self) -> String {
         self.count += 1;
         format!("{}-{}", self.number, self.count)
@@ -203,7 +204,7 @@ impl Caller {
         change(tallies.entry(self.kind).or_default());
     }
 
-    /// Counts a request by its answer, or by what came instead.
+    /// Counts a request by its answer, or by what happened instead.
     fn note(&self, result: Result<String, String>, expected: &str) {
         let lost = match result {
             Ok(text) if text == expected => None,
@@ -221,7 +222,7 @@ impl Caller {
         self.change(|tally| tally.repeated += 1);
     }
 
-    /// Keeps the rate of this caller down.
+    /// Waits, to limit the rate of this caller.
     fn pause(&self, pause: Duration) {
         let until = Instant::now() + pause;
         while self.goes_on() && Instant::now() < until {
@@ -230,8 +231,9 @@ impl Caller {
     }
 }
 
-/// One request over HTTP/1.1, over the kept connection if there is one. Returns the body of a good
-/// answer, and whether the request may be sent once more if its method is safe to repeat.
+/// Sends one request over HTTP/1.1, over the kept connection if there is one. Returns the body of a
+/// good answer. After a failure, returns whether the request may be sent once more if its method is
+/// safe to repeat.
 fn exchange(
     kept: &mut Option<Connection>,
     address: SocketAddr,
@@ -276,9 +278,10 @@ fn is_timeout(error: &std::io::Error) -> bool {
 struct Http2 {
     wire: Wire,
     next: u32,
-    /// By stream: what was sent, whether its status is good, and the body so far.
+    /// Open requests by stream: the sent body, whether the status is good, and the body received so
+    /// far.
     open: HashMap<u32, (String, bool, Vec<u8>)>,
-    /// The last stream that the node processes, once it goes away.
+    /// The last stream that the node processes, once it has announced that it goes away.
     last: Option<u32>,
 }
 
@@ -292,17 +295,18 @@ impl Http2 {
     }
 
     fn request(&mut self, body: String) {
-        // :method POST, :scheme http, :path and :authority as literals that are not indexed.
+        // The fields :method POST, :scheme http, :path and :authority. The last two are literals
+        // that are not indexed.
         let block = b"\x83\x86\x04\x05/echo\x01\x09localhost";
         let stream = self.next;
         self.next += 2;
-        // If this fails, the next read says why.
+        // If this fails, the next read returns the error.
         let _ = self.wire.send(http2_wire::HEADERS, http2_wire::END_HEADERS, stream, block);
         let _ = self.wire.send(http2_wire::DATA, http2_wire::FLAG_1, stream, body.as_bytes());
         self.open.insert(stream, (body, false, Vec::new()));
     }
 
-    /// Serves the caller until the node goes away; returns the requests to send again.
+    /// Sends the caller's requests until the node goes away. Returns the requests to send again.
     fn run(mut self, caller: &mut Caller, mut again: Vec<String>) -> Vec<String> {
         loop {
             while self.last.is_none() && self.open.len() < Self::STREAMS {
@@ -375,11 +379,11 @@ struct Coap {
     open: HashMap<u16, Sent>,
 }
 
-/// A request that is not answered yet.
+/// A request that has not been answered yet.
 struct Sent {
     body: String,
     begun: Instant,
-    /// When it is sent again, unless it was acknowledged, and the pause before that.
+    /// When to send the request again unless it was acknowledged, and the pause before that.
     due: Option<Instant>,
     pause: Duration,
 }
@@ -395,7 +399,7 @@ impl Coap {
         Self { socket, next: 0, open: HashMap::new() }
     }
 
-    /// A confirmable GET of `echo/BODY`, whose token is its message id.
+    /// Builds a confirmable GET of `echo/BODY` whose token is its message id.
     fn datagram(id: u16, body: &str) -> Vec<u8> {
         assert!(body.len() < 13, "a short segment");
         let id = id.to_be_bytes();
@@ -451,7 +455,7 @@ impl Coap {
         let [first, code, rest @ ..] = datagram else { return };
         let id = u16::from_be_bytes([rest[0], rest[1]]);
         if *code == 0 {
-            // The answer comes by itself.
+            // The answer arrives later, as a separate message.
             if let Some(sent) = self.open.get_mut(&id) {
                 sent.due = None;
             }

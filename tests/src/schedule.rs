@@ -1,4 +1,5 @@
-//! Callers with a schedule of their own: closed load (each waits for its answer) and open load.
+//! Callers that follow a schedule: closed load, in which each caller waits for its answer, and open
+//! load.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -8,13 +9,13 @@ use std::time::{Duration, Instant};
 use crate::Connection;
 use crate::log::unix_us;
 
-/// One call, with times from the start of the load.
+/// One call. Its times count from the start of the load.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub intended: Duration,
-    /// Time at which its answer had arrived.
+    /// The time at which the answer had arrived.
     pub ended: Duration,
-    /// Its status, 0 when the connection broke.
+    /// The status of the answer, or 0 if the connection broke.
     pub status: u16,
     pub text: String,
 }
@@ -22,13 +23,13 @@ pub struct Call {
 /// The observations of all callers.
 #[derive(Debug)]
 pub struct Load {
-    /// Time of its start, by the clock of log lines.
+    /// The time of the start, on the clock of log lines.
     pub unix_us: u64,
     /// Calls in the order in which they ended.
     pub calls: Vec<Call>,
 }
 
-/// Makes the caller wait until a time of its schedule.
+/// Makes the caller wait until `until`, the time of its next call.
 pub fn pace_until(until: Instant) {
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()) {
         std::thread::park_timeout(left);
@@ -51,15 +52,17 @@ fn gather(unix_us: u64, calls: Mutex<Vec<Call>>) -> Load {
     Load { unix_us, calls }
 }
 
-/// Closed load over persistent connections in steps of (length, callers). Each caller calls at most
-/// `rate` times per second (0: without a pause), and the callers start spread over their pause.
+/// Runs closed load over persistent connections, in steps of (length, callers). Each caller sends
+/// at most `rate` calls per second (0: without a pause). The starts of the callers are spread over
+/// their pause.
 pub fn closed(http: SocketAddr, path: &str, steps: &[(Duration, u32)], rate: f64) -> Load {
     let most = steps.iter().map(|(_, callers)| *callers).max().unwrap_or(0);
     let pause = if rate > 0.0 { Duration::from_secs_f64(1.0 / rate) } else { Duration::ZERO };
     let calls = Mutex::new(Vec::new());
     let begin = Instant::now();
     let unix_us = unix_us();
-    // The next time at which this caller may call, at or after `from`; `None` after its last step.
+    // Returns the next time, at or after `from`, at which this caller may call; `None` after its
+    // last step.
     let turn = |caller: u32, from: Duration| {
         let mut end = Duration::ZERO;
         steps.iter().find_map(|(length, callers)| {
@@ -93,7 +96,8 @@ pub fn closed(http: SocketAddr, path: &str, steps: &[(Duration, u32)], rate: f64
     gather(unix_us, calls)
 }
 
-/// Open load: calls at given times, whatever the answers are, over at most `connections` at once.
+/// Runs open load: calls at the given times, whatever the answers are, over at most `connections`
+/// connections at once.
 pub fn open(http: SocketAddr, path: &str, times: &[Duration], connections: usize) -> Load {
     let next = AtomicUsize::new(0);
     let calls = Mutex::new(Vec::new());
@@ -129,7 +133,7 @@ impl Load {
         self.calls.iter().filter(inside).count() as f64 / (to - from).as_secs_f64()
     }
 
-    /// Median and 99th percentile of the time from when a call was due until its answer.
+    /// Median and 99th percentile of the time from when a call was due until its answer arrived.
     pub fn latency(&self) -> (Duration, Duration) {
         let mut times: Vec<_> = self.calls.iter().map(|call| call.ended - call.intended).collect();
         times.sort();

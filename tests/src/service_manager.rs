@@ -1,5 +1,5 @@
-//! A service manager as small as it can be: it binds the sockets, hands them to one node after
-//! another, and receives what each node tells it.
+//! A minimal service manager. It binds the sockets, hands them to one node after another, and
+//! receives the messages of each node.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use crate::{PATIENCE, mote_binary, signal, wait_for};
 
-/// Gives the three standard streams of the shell to the node as descriptors 3 to 5, which are the
-/// ones of the protocol, and the node's own id as the one for which they are meant.
+/// Shell code for the hand-over. The shell's three standard streams become the node's descriptors 3
+/// to 5, as the protocol requires, and the variable says that they are meant for the node's process
+/// id.
 const HAND_OVER: &str = "export LISTEN_PID=$$\n\
     exec \"$0\" \"$@\" 3<&0 4<&1 5<&2 0</dev/null 1>>\"$NODE_OUT\" 2>>\"$NODE_ERR\"";
 
-/// Starts a program with these sockets, at most three, under these names. Its output goes to
-/// `up.out` and `up.err` in `dir`.
+/// Starts a program with these sockets (at most three) under these names. The program's output goes
+/// to `up.out` and `up.err` in `dir`.
 pub fn hand_over(sockets: Vec<(&str, OwnedFd)>, dir: &Path, program: &Path) -> Command {
     let names: Vec<&str> = sockets.iter().map(|(name, _)| *name).collect();
     let mut command = Command::new("sh");
@@ -37,7 +38,7 @@ pub fn hand_over(sockets: Vec<(&str, OwnedFd)>, dir: &Path, program: &Path) -> C
 
 /// The service manager with the sockets `http`, `coap` and `management`.
 pub struct ServiceManager {
-    /// The folder for everything that its node writes.
+    /// The folder for everything that the node writes.
     pub dir: tempfile::TempDir,
     /// Address of the HTTP front.
     pub http: SocketAddr,
@@ -52,11 +53,11 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// Binds the sockets, and starts no node yet.
+    /// Binds the sockets. Starts no node yet.
     pub fn bind() -> Self {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::Builder::new().prefix("mote-test").tempdir().expect("temp folder");
-        // Sandboxes read the code as another user.
+        // The mode lets sandboxes read the code, which they do as another user.
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("mode");
         let management = dir.path().join("management");
         let sockets = (
@@ -90,13 +91,13 @@ impl ServiceManager {
         self.node = Some(node.expect("a shell"));
     }
 
-    /// Starts the node and waits until it says that it is ready.
+    /// Starts the node and waits until it reports that it is ready.
     pub fn start_ready(&mut self) {
         self.start(&[], &[]);
         self.wait_told("READY=1");
     }
 
-    /// Replaces the program of the next node by a rename, as an upgrade does.
+    /// Replaces the program for the next node by a rename, as an upgrade does.
     pub fn replace_program(&mut self, build: &Path) {
         let new = self.dir.path().join("mote.new");
         if std::fs::hard_link(build, &new).is_err() {
@@ -104,11 +105,11 @@ impl ServiceManager {
         }
         self.program = self.dir.path().join("mote");
         std::fs::rename(&new, &self.program).expect("the program");
-        // The rename does nothing if both are the same file already.
+        // The rename would do nothing if both paths were already the same file.
         let _ = std::fs::remove_file(&new);
     }
 
-    /// The version that the node says over the management socket.
+    /// The version that the node reports over the management socket.
     pub fn version(&self) -> String {
         use std::io::{Read as _, Write as _};
         let mut stream = UnixStream::connect(&self.management).expect("the socket");
@@ -120,18 +121,18 @@ impl ServiceManager {
         status["version"].as_str().expect("a version").to_owned()
     }
 
-    /// Asks the node to stop, without waiting for that.
+    /// Asks the node to stop. Does not wait for its end.
     pub fn begin_stop(&self) {
         signal(self.pid(), "TERM");
     }
 
-    /// Waits for the end of the node.
+    /// Waits for the node's end.
     pub fn ended(&mut self) -> ExitStatus {
         let mut node = self.node.take().expect("a node");
         wait_for("the node to end", || node.try_wait().expect("our child"))
     }
 
-    /// The sockets that it hands over, as descriptors of this process.
+    /// The sockets that are handed over, as descriptors of this process.
     pub fn descriptors(&self) -> [i32; 3] {
         let (http, coap, management) = &self.sockets;
         [http.as_raw_fd(), coap.as_raw_fd(), management.as_raw_fd()]
@@ -142,7 +143,7 @@ impl ServiceManager {
         self.node.as_ref().expect("a node").id()
     }
 
-    /// The next message of the node; `None` if there is none for `patience`.
+    /// Returns the next message of the node; `None` if none arrives within `patience`.
     pub fn told(&self, patience: Duration) -> Option<String> {
         self.notify.set_read_timeout(Some(patience)).expect("timeout");
         let mut buffer = [0; 4096];
@@ -155,7 +156,7 @@ impl ServiceManager {
         }
     }
 
-    /// Waits for a message with this line, and returns the message.
+    /// Waits for a message that contains this line, and returns the message.
     pub fn wait_told(&self, line: &str) -> String {
         loop {
             match self.told(PATIENCE) {
@@ -166,7 +167,7 @@ impl ServiceManager {
         }
     }
 
-    /// What the node has announced and logged.
+    /// The announcement and the log of the node.
     pub fn log(&self) -> String {
         let file = |name| std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default();
         file("up.out") + &file("up.err")
@@ -182,7 +183,7 @@ impl ServiceManager {
             .expect("the binary starts")
     }
 
-    /// Deploys a function of one Python file.
+    /// Deploys a function that consists of one Python file.
     pub fn deploy(&self, name: &str, code: &str) {
         let folder = self.dir.path().join("src").join(name);
         std::fs::create_dir_all(&folder).expect("folder");
@@ -196,7 +197,7 @@ impl ServiceManager {
 impl Drop for ServiceManager {
     fn drop(&mut self) {
         if let Some(mut node) = self.node.take() {
-            // A node that is left by a failed test.
+            // A failed test may leave a running node.
             let _ = node.kill();
             let _ = node.wait();
         }

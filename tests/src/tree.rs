@@ -1,9 +1,9 @@
-//! The crates of this repository, as their manifests say.
+//! The crates of this repository, according to their manifests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The folders of all crates by the names of their packages.
+/// The folders of all crates, by package name.
 pub fn packages() -> BTreeMap<String, PathBuf> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let entries = |folder: &Path| {

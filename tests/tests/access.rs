@@ -1,4 +1,4 @@
-//! Keys of callers: every front asks for them, and nothing inside of the node is asked.
+//! Keys of callers. Every front asks for them, but calls inside the node need no key.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -12,36 +12,36 @@ use mote_tests::{
 };
 use serde_json::{Value, json};
 
-/// Tells what it received.
+/// Answers with what it received.
 const TELLS: &str = "import json\n\ndef handle(event, ctx):\n    \
     return json.dumps({'caller': event.caller, 'headers': dict(event.headers), \
     'query': event.query, 'trigger': event.trigger})\n";
-/// The same for a WebSocket, which it accepts.
+/// Does the same for a WebSocket, which it accepts.
 const SOCKETS: &str = "async def app(scope, receive, send):\n    \
     if scope['type'] == 'websocket':\n        await receive()\n        \
     await send({'type': 'websocket.accept'})\n        await receive()\n";
-/// A handler of OpenFaaS.
+/// A handler in the form of OpenFaaS.
 const HANDLER: &str = "def handle(req):\n    return req\n";
 const KEY: &str = "version = 1\n[access]\nmode = \"key\"\n";
 const PUBLIC: &str = "version = 1\n[access]\nmode = \"public\"\n";
 const LOCAL: &str = "version = 1\n[access]\nmode = \"local\"\n";
-/// Does not say who may call it.
+/// A manifest that does not say who may call the function.
 const UNSET: &str = "version = 1\n";
 
 struct Keys {
     good: String,
-    /// For another function.
+    /// A key for another function.
     other: String,
-    /// Those that are not valid: unknown, expired, revoked.
+    /// Keys that are not valid: unknown, expired, revoked.
     bad: [String; 3],
 }
 
-/// What a front answers, in its own numbers.
+/// The statuses that a front answers, in its own numbers.
 struct Expected {
     done: u16,
     no_key: u16,
     other_key: u16,
-    /// What it answers when an address has sent too many wrong keys.
+    /// The status after an address has sent too many wrong keys.
     slowed: u16,
 }
 
@@ -58,7 +58,7 @@ fn new_key(node: &Node, arguments: &[&str]) -> String {
     key
 }
 
-/// A node with a public function `open` and a protected one, `shut`.
+/// Starts a node with a public function `open` and a protected function `shut`.
 fn start(flags: &[&str]) -> (Node, Keys) {
     let node = Node::start_with(flags);
     node.deploy_ok("open", &[("app.py", TELLS), ("mote.toml", PUBLIC)]);
@@ -75,7 +75,7 @@ fn start(flags: &[&str]) -> (Node, Keys) {
     (node, Keys { good, other, bad: [unknown, expired, revoked] })
 }
 
-/// Checks each kind of key at one front. `call` returns the answer of a function to a key.
+/// Checks each kind of key at one front. `call` calls a function with a key and returns the status.
 fn check(
     what: &str,
     keys: &Keys,
@@ -89,7 +89,8 @@ fn check(
     assert_eq!(call(shut, None), expected.no_key, "{what}: no key");
     assert_eq!(call(shut, Some(&keys.other)), expected.other_key, "{what}: another function's");
     for key in &keys.bad {
-        // Other fronts have sent wrong keys from this address, too.
+        // This address has also sent wrong keys to other fronts, so the node may slow it down for a
+        // while.
         let status = wait_for("an answer to a wrong key", || {
             Some(call(shut, Some(key))).filter(|status| *status != expected.slowed)
         });
@@ -98,7 +99,7 @@ fn check(
     assert_eq!(call(shut, Some(&keys.good)), expected.done, "{what}: good key");
 }
 
-/// Checks that a function did not see the caller that a client has named.
+/// Checks that a function did not see the caller name that a client has forged.
 fn unforged(what: &str, told: &[u8]) {
     let told = String::from_utf8_lossy(told);
     assert!(told.contains("\"caller\": null") && !told.contains("forged"), "{what}: {told}");
@@ -146,7 +147,7 @@ fn websocket(at: SocketAddr, path: &str, key: Option<&str>) -> u16 {
     std::str::from_utf8(&line[9..]).expect("ASCII").parse().expect("a status")
 }
 
-/// The options of a CoAP request: the path, and the key in the query.
+/// The options of a CoAP request. The path names the function, and the query contains the key.
 fn coap_options(function: &str, key: Option<&str>, more: &[(u8, &[u8])]) -> Vec<u8> {
     let mut all = vec![(11, function.as_bytes().to_vec())];
     if let Some(key) = key {
@@ -168,12 +169,12 @@ fn coap_options(function: &str, key: Option<&str>, more: &[(u8, &[u8])]) -> Vec<
     out
 }
 
-/// The code and the payload of the answer to a CoAP request over UDP.
+/// Sends a CoAP request over UDP. Returns the code and the payload of the answer.
 fn coap(at: SocketAddr, function: &str, key: Option<&str>) -> (u8, Vec<u8>) {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    // A node answers a message id of one port again with what it has answered, and the machine may
-    // give a port again.
+    // A new id for each request. To a repeated message id from the same port, the node repeats its
+    // former answer, and the machine may give the same port again.
     static IDS: AtomicU16 = AtomicU16::new(0);
     let [high, low] = IDS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let mut request = vec![0x41, 1, high, low, 7];
@@ -182,24 +183,24 @@ fn coap(at: SocketAddr, function: &str, key: Option<&str>) -> (u8, Vec<u8>) {
     let mut answer = [0; 2_048];
     loop {
         let length = socket.recv(&mut answer).expect("an answer");
-        // An empty acknowledgement comes first if the function takes long.
+        // If the function takes long, an empty acknowledgement arrives first.
         if answer[1] != 0 {
             return (answer[1], payload(&answer[..length]));
         }
     }
 }
 
-/// What follows the marker.
+/// Returns the bytes after the payload marker.
 fn payload(message: &[u8]) -> Vec<u8> {
     let at = message.iter().position(|byte| *byte == 0xff);
     at.map_or_else(Vec::new, |at| message[at + 1..].to_vec())
 }
 
-/// The code of the answer to a CoAP request over TCP.
+/// Sends a CoAP request over TCP. Returns the code of the answer.
 fn coap_tcp(at: SocketAddr, function: &str, key: Option<&str>) -> u8 {
     let mut stream = TcpStream::connect(at).expect("connected");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    // A CSM without options, then the request with an extended length.
+    // First a CSM without options, then the request with an extended length.
     let options = coap_options(function, key, &[]);
     let mut request = vec![0x00, 0xe1];
     match options.len() {
@@ -305,7 +306,7 @@ fn the_apis_of_other_platforms_ask_for_keys() {
     });
     wait_for("the accepted calls", || {
         let seen = node.json(&["describe", "shut", "-o", "json"]);
-        // One call through each of the two fronts that answer, and one that was accepted.
+        // One call through each of the two fronts that answer, and one accepted call.
         (seen["requests"]["total"] == 3).then_some(())
     });
 }
@@ -344,7 +345,7 @@ fn the_fronts_of_tinyfaas_ask_for_keys() {
     });
 }
 
-/// The outcome of a call of tinyFaaS' gRPC method.
+/// Calls tinyFaaS' gRPC method and returns the outcome.
 fn grpc(at: SocketAddr, function: &str, key: Option<&str>, field: &str) -> u16 {
     let mut message = vec![0x0a, function.len() as u8];
     message.extend(function.as_bytes());
@@ -369,8 +370,8 @@ fn grpc(at: SocketAddr, function: &str, key: Option<&str>, field: &str) -> u16 {
     let output = command.arg(url).output().expect("curl");
     let text = String::from_utf8_lossy(&output.stdout).to_ascii_lowercase();
     assert!(text.starts_with("http/2 200"), "{text}");
-    // A failure is in the head. After a message, the outcome is in the trailers, which curl does not
-    // print; this front sends a message only with the outcome OK.
+    // A failure is in the head. After a message, the outcome is in the trailers, which curl does
+    // not print. This front sends a message only with the outcome OK.
     let status = text.lines().find_map(|line| line.strip_prefix("grpc-status: "));
     status.map_or(0, |status| status.trim().parse().expect("a number"))
 }
@@ -397,7 +398,8 @@ fn openwhisk_asks_for_keys() {
         let exec = json!({ "kind": "python:3", "code": code });
         made(&format!("actions/{name}"), &json!({ "exec": exec, "annotations": web }));
     }
-    // Its API cannot say who may call a function. Later changes through the API keep the mode.
+    // OpenWhisk's API cannot say who may call a function. Later changes through the API keep the
+    // mode.
     let manifest = KEY.replace("version = 1\n", "version = 1\ncompat = \"openwhisk\"\n");
     node.deploy_ok("held", &[("__main__.py", code), ("mote.toml", &manifest)]);
     let exec = json!({ "kind": "python:3", "code": format!("{code}# changed\n") });
@@ -434,7 +436,7 @@ fn openwhisk_asks_for_keys() {
     assert_eq!(seen("held")["x-api-key"], Value::Null);
     assert_eq!(seen("free")["mote-caller"], Value::Null);
     assert_eq!(seen("free")["x-api-key"], keys.good.as_str());
-    // What was accepted with a key has run: an action and a sequence of it.
+    // The calls that were accepted with a key have run: an action, and a sequence that contains it.
     wait_for("the accepted activations", || {
         let list = send("GET", "activations?limit=200", None, &json!({})).json();
         let ran = |name: &str| {
@@ -454,12 +456,12 @@ fn a_function_sees_its_caller_and_no_key() {
     assert_eq!((&seen["caller"], &seen["headers"]["mote-caller"]), (&json!("web"), &json!("web")));
     assert_eq!(seen["headers"]["x-own"], "1");
     assert!(!seen.to_string().contains(&keys.good), "{seen}");
-    // Credentials of the function's own stay.
+    // Credentials that are meant for the function itself are passed on.
     let fields = [("authorization", "Bearer own"), ("x-api-key", keys.good.as_str())];
     let seen = node.call("GET", "/shut", &fields, b"").json();
     assert_eq!(seen["headers"]["authorization"], "Bearer own");
     assert_eq!(seen["headers"]["x-api-key"], Value::Null);
-    // A public function receives everything but a forged name.
+    // A public function receives every field except a forged name.
     let fields = [("authorization", held.as_str()), ("mote_caller", "forged")];
     let seen = node.call("GET", "/open", &fields, b"").json();
     assert_eq!(seen["headers"]["authorization"], held.as_str());
@@ -480,7 +482,7 @@ fn a_function_sees_its_caller_and_no_key() {
 #[test]
 fn a_refused_request_costs_the_function_nothing() {
     let (node, keys) = start(&[]);
-    // The body never arrives, and nothing waits for it.
+    // The body never arrives. The node refuses without waiting for it.
     let mut stream = TcpStream::connect(node.http).expect("connected");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let head = "POST /shut HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n";
@@ -601,7 +603,7 @@ fn guesses_are_slowed_down_and_right_keys_are_not() {
     assert_eq!(node.get("/open").status, 200);
 }
 
-/// A folder with a public function.
+/// Writes a folder with a public function.
 fn folder(node: &Node) -> String {
     let folder = node.dir.path().join("next");
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -611,9 +613,8 @@ fn folder(node: &Node) -> String {
     folder.display().to_string()
 }
 
-/// Flags of a node that is open to other machines in all ways. The ports of its fronts over TLS and
-/// of CoAP over TCP come from outside, because the announcement of a node does not have them in its
-/// list.
+/// Flags of a node that is open to other machines in all ways. The caller chooses the ports of
+/// HTTPS and of CoAP over TCP, because the announcement of a node does not list them.
 fn open_flags(https: u16, coap_tcp: u16) -> Vec<String> {
     let mut flags: Vec<String> = vec!["--lan".into()];
     for (flag, port) in [("--https", https), ("--coap-tcp", coap_tcp)] {
@@ -626,8 +627,8 @@ fn open_flags(https: u16, coap_tcp: u16) -> Vec<String> {
     flags
 }
 
-/// The status of a call of each function at each front of a node, by front. `host` is where the node
-/// is, and `key` is sent with each call.
+/// Calls each function at each front of a node. Returns the statuses by front. `host` is the
+/// address of the node, and `key` is sent with each call.
 fn answers(
     node: &Node,
     host: std::net::Ipv4Addr,
@@ -701,7 +702,8 @@ fn answers(
     ]
 }
 
-/// The statuses of a call that ran, of one without a key, and of one that is not allowed, by front.
+/// The statuses by which a front reports a call that ran, a call without a key, and a call that is
+/// not allowed.
 fn statuses(front: &str) -> [u16; 3] {
     match front {
         "WebSocket" => [101, 401, 403],
@@ -724,8 +726,9 @@ fn other_machines_call_only_what_is_open() {
     let names = modes.map(|(name, _)| name);
     let ran = |expected: [u16; 3], which: [usize; 4]| which.map(|one| expected[one]).to_vec();
     let loopback = std::net::Ipv4Addr::LOCALHOST;
-    // What calls without a key lead to, from this machine and from another one, for each setting: 0
-    // is an answer of the function, 1 is a refusal without a key, 2 a refusal by the sender's place.
+    // The outcome of calls without a key for each setting, from this machine and from another
+    // machine. 0 is an answer of the function, 1 is a refusal for lack of a key, and 2 is a refusal
+    // because of where the sender is.
     for (access, near, away) in [
         ("local", [0, 1, 0, 0], [0, 1, 2, 2]),
         ("public", [0, 1, 0, 0], [0, 1, 0, 2]),
@@ -762,7 +765,7 @@ fn other_machines_call_only_what_is_open() {
         for (front, seen) in here {
             assert_eq!(seen, ran(statuses(front), near), "{access}: {front} from this machine");
         }
-        // The address of this machine in the network counts as another machine.
+        // A call to this machine's address in the network counts as a call from another machine.
         for (front, seen) in answers(&node, far.near, ports, &names, None) {
             assert_eq!(seen, ran(statuses(front), away), "{access}: {front} from its own address");
         }
@@ -770,7 +773,7 @@ fn other_machines_call_only_what_is_open() {
         for (front, seen) in there {
             assert_eq!(seen, ran(statuses(front), away), "{access}: {front} from another machine");
         }
-        // A key opens what asks for one, and nothing else.
+        // A key opens the functions that ask for a key, and no others.
         let key = new_key(&node, &["all"]);
         let there = far.run(|| answers(&node, far.near, ports, &names, Some(&key)));
         let with_key = away.map(|one| if one == 1 { 0 } else { one });
@@ -813,7 +816,7 @@ fn other_machines_call_only_what_is_open() {
         assert!(count.is_some_and(|count| count != "0"), "{metrics}");
         let lines = node.log().lines().filter(|line| line.contains("a call was refused")).count();
         assert!((2..40).contains(&lines), "{lines} lines: {}", node.log());
-        // So are results of what this machine has accepted.
+        // The same holds for results of calls that this machine has accepted.
         let prefer = [("prefer", "respond-async")];
         let accepted = node.call("POST", "/inner", &prefer, b"x");
         assert_eq!(accepted.status, 202, "{}", accepted.text());
@@ -823,7 +826,7 @@ fn other_machines_call_only_what_is_open() {
             assert_eq!(far.run(|| http(at, &path, None)), 404, "{path}");
         }
         wait_for("the result", || (node.get(&place).status == 200).then_some(()));
-        // A revision that is open counts, also if it has a tag only.
+        // An open revision counts too, even if it can be reached only by a tag.
         if access == "local" {
             node.ok(&["deploy", "--tag", "next", "--name", "inner", &folder(&node)]);
             let doctor = node.doctor(&[]);

@@ -1,4 +1,4 @@
-//! The access log of a node: a line for each HTTP request, whoever sends it and however it ends.
+//! The access log of a node: one line for each HTTP request, whoever sends it and however it ends.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ fn lines(path: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Waits for so many lines.
+/// Waits until the log has this many lines.
 fn wait_for_lines(path: &Path, count: usize) -> Vec<String> {
     wait_for("the lines of the access log", || {
         let all = lines(path);
@@ -24,7 +24,7 @@ fn wait_for_lines(path: &Path, count: usize) -> Vec<String> {
     })
 }
 
-/// Waits for so many lines of JSON.
+/// Waits until the log has this many lines of JSON.
 fn wait_for_objects(path: &Path, count: usize) -> Vec<Value> {
     let parse = |line: String| serde_json::from_str(&line).expect("a line is JSON");
     wait_for_lines(path, count).into_iter().map(parse).collect()
@@ -147,7 +147,8 @@ fn logrotate_moves_the_file_and_no_line_is_lost() {
     let logged = Logged::start("common", &[]);
     let rules = logged.folder.path().join("rules");
     let path = logged.path();
-    // It does not rotate in a folder that other users may write, and it reads rules of its user only.
+    // logrotate does not rotate in a folder that other users may write to, and it reads only rules
+    // of its own user.
     let text = format!("{} {{\n  rotate 9\n  su root root\n}}\n", path.display());
     let text = if mote_tests::is_root() { text } else { text.replace("  su root root\n", "") };
     std::fs::write(&rules, text).expect("a file");
@@ -200,7 +201,7 @@ fn a_log_that_cannot_be_opened_is_an_error_of_the_start() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("/proc/none/access.log"), "{text}");
     assert!(text.contains("access_log"), "{text}");
-    // A mistake must not destroy the node's own files.
+    // A wrong path for the log must not destroy the node's own files.
     let folder = tempfile::tempdir().expect("a folder");
     let output = Command::new(mote_tests::mote_binary())
         .args(["up", "--coap", "off", "--http", &free_address().to_string(), "--data"])
@@ -211,7 +212,7 @@ fn a_log_that_cannot_be_opened_is_an_error_of_the_start() {
         .expect("mote starts");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("data folder"), "{text}");
-    // A full disk is no reason to stop serving.
+    // The node keeps serving even if the log's disk is full.
     let node = Node::start_with(&["--access-log", "/dev/full"]);
     node.deploy_ok("tells", &[("app.py", TELLS)]);
     for _ in 0..3 {

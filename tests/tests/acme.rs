@@ -1,5 +1,5 @@
-//! A node orders its certificates from an authority, and answers the authority's questions: Pebble,
-//! with its real checks over TLS and HTTP.
+//! A node orders its certificates from an authority, and answers the authority's checks. The
+//! authority is Pebble, which checks over TLS and HTTP as a real authority does.
 
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -9,7 +9,8 @@ use mote_tests::{Node, free_address, is_root, skip, wait_for};
 
 const TELLS: &str = "def handle(event, ctx):\n    return 'here'\n";
 
-/// Asks a name over HTTPS. The answer, or `None` if the certificate is not one of the authority.
+/// Sends a request to a name over HTTPS. Returns the answer, or `None` if the authority did not
+/// issue the certificate.
 fn ask(authority: &Authority, name: &str, address: &str) -> Option<String> {
     let (_, port) = address.rsplit_once(':').expect("a port");
     let output = Command::new("curl")
@@ -22,7 +23,7 @@ fn ask(authority: &Authority, name: &str, address: &str) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The certificate that a client sees, in the words of openssl.
+/// Returns a part of the certificate that a client sees, as openssl prints it.
 fn seen(name: &str, address: &str, what: &str) -> String {
     let host = if name.is_empty() { "-noservername".into() } else { format!("-servername {name}") };
     let script = format!(
@@ -43,7 +44,8 @@ fn start(flags: &[String], https: &str) -> Node {
 fn a_certificate_is_ordered_and_kept() {
     let test = "a_certificate_is_ordered_and_kept";
     let https = free_address();
-    // Nothing listens at the port of HTTP, so only handshakes show whose the names are.
+    // Nothing listens at the port for HTTP checks, so only TLS handshakes can prove who holds the
+    // names.
     let closed = free_address().port();
     let Some(mut authority) = Authority::start(test, closed, https.port(), 30) else { return };
     let https = https.to_string();
@@ -61,7 +63,7 @@ fn a_certificate_is_ordered_and_kept() {
         log.contains("received a new").then_some(log)
     });
     assert!(log.contains("it expires in 89 days") || log.contains("in 90 days"), "{log}");
-    // Only while an order runs does the node answer questions.
+    // The node answers questions of the authority only while an order is running.
     let question = format!(
         "openssl s_client -connect {https} -servername a.example -alpn acme-tls/1 </dev/null"
     );
@@ -70,7 +72,7 @@ fn a_certificate_is_ordered_and_kept() {
     let node = node.stop_and_restart();
     assert_eq!(seen("a.example", &https, "-serial"), serial);
     assert_eq!(authority.issued(), 1, "it is not ordered again");
-    // Other names need another certificate; the authority has forgotten the account.
+    // Other names need another certificate. Meanwhile the authority has forgotten the account.
     authority.again();
     let flags = authority.flags("d.example", "default");
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
@@ -78,14 +80,14 @@ fn a_certificate_is_ordered_and_kept() {
     let node = node.stop_and_restart_with(&flags);
     assert_eq!(wait_for("a certificate", || ask(&authority, "d.example", &https)), "here");
     assert!(!node.log().contains("M1216"), "{}", node.log());
-    // The key is for nobody else.
+    // Nobody else may read the key.
     use std::os::unix::fs::MetadataExt as _;
     let key = node.dir.path().join("data/acme/live/privkey.pem");
     let mode = std::fs::metadata(key).expect("a key").mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// Passes connections on, as a router does.
+/// Forwards connections, as a router does.
 fn forward(listener: TcpListener, to: SocketAddr) {
     std::thread::spawn(move || {
         for near in listener.incoming().flatten() {
@@ -120,7 +122,7 @@ fn http_is_tried_if_handshakes_do_not_reach_the_node() {
         text.contains("http-01").then_some(text)
     });
     assert!(record.contains(r#""challenge":"http-01""#), "{record}");
-    // Afterwards, the address is like any other.
+    // After the order, this path is like any other.
     let url = format!("http://{}/.well-known/acme-challenge/x", node.http);
     let output = Command::new("curl").args(["-s", &url]).output().expect("curl");
     let said = String::from_utf8_lossy(&output.stdout);
@@ -150,7 +152,8 @@ fn an_order_that_fails_says_why_and_is_not_repeated_too_often() {
         }
         node = node.stop_and_restart();
     }
-    // Both orders of both rounds have failed, and the authority permits no more in an hour.
+    // Both orders of both rounds have failed, and the authority permits no more orders within an
+    // hour.
     wait_for("a pause", || node.log().contains("4 orders failed within an hour").then_some(()));
     assert!(!node.log().contains("refused"), "no order was made: {}", node.log());
     let subject = seen("a.example", &https, "-issuer -subject");
@@ -170,7 +173,7 @@ fn a_short_certificate_is_replaced_without_a_failed_request() {
     let mqtts = node.platform("mqtts").to_string();
     wait_for("a certificate", || ask(&authority, "a.example", &https));
     let first = seen("a.example", &https, "-serial");
-    // New connections get a valid certificate at all times.
+    // At any time, new connections get a valid certificate.
     let second = wait_for("another certificate", || {
         assert_eq!(ask(&authority, "a.example", &https).as_deref(), Some("here"));
         let serial = seen("a.example", &https, "-serial");
@@ -178,7 +181,7 @@ fn a_short_certificate_is_replaced_without_a_failed_request() {
     });
     assert!(second.starts_with("serial="), "{second}");
     assert_eq!(ask(&authority, "a.example", &https).as_deref(), Some("here"));
-    // The broker has what the front has, by now perhaps the one after that.
+    // The broker has the same certificate as the front, which by now may already be the next one.
     wait_for("the certificate of the front", || {
         let of_broker = seen("a.example", &mqtts, "-serial");
         (of_broker == seen("a.example", &https, "-serial") && of_broker != first).then_some(())
@@ -243,9 +246,9 @@ fn nothing_is_ordered_that_could_not_be_stored() {
     let https = https.to_string();
     let node = start(&authority.flags("a.example", "default"), &https);
     wait_for("a certificate", || ask(&authority, "a.example", &https));
-    // As after a restore from a copy that root has made.
+    // Simulates a restore from a copy that root has made.
     let folder = node.dir.path().join("data/acme");
-    // The former certificate is there, too, after a renewal.
+    // After a renewal the former certificate is still there.
     std::fs::create_dir(folder.join("b")).expect("a folder");
     std::fs::copy(folder.join("a/fullchain.pem"), folder.join("b/fullchain.pem")).expect("a file");
     let owned = Command::new("chown").args(["-R", "0:0"]).arg(&folder).status().expect("chown");

@@ -94,7 +94,8 @@ fn applications_have_the_context_of_the_function() {
     assert_eq!(node.get("/fetch").text(), "11 function from fetch");
     node.deploy_ok("thread", &[("app.py", ASGI_THREAD), ("mote.toml", MANIFEST)]);
     assert_eq!(node.get("/thread").text(), "1");
-    // The lifespan of ASGI has its state, and cannot call others while the function loads.
+    // The ASGI lifespan can use the state, but it cannot call other functions while the function
+    // loads.
     node.deploy_ok("asgi", &[("app.py", ASGI), ("mote.toml", MANIFEST)]);
     let refused = "unavailable: while a function loads, it can use its state, and nothing else of \
                    the node";

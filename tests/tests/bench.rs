@@ -1,6 +1,6 @@
-//! `mote bench` against a real node over HTTP and CoAP. Its counts are those of the requests that
-//! arrived, and the results that it saves, compares and exports can be used (R86, R89, R97). Times
-//! are printed and decide nothing.
+//! `mote bench` against a real node over HTTP and CoAP. Its counts must match the requests that
+//! arrived, and the results that it saves, compares and exports must be usable (R86, R89, R97).
+//! Times are printed but do not decide the test.
 
 use mote_tests::Node;
 use serde_json::Value;
@@ -161,7 +161,7 @@ fn two_functions_in_turns_have_a_ratio() {
         let file = file.to_str().expect("UTF-8");
         let result = compared("hello", "slow", &["--via", via, "--save", file]);
         let [low, high] = [0, 1].map(|at| result["interval"][at].as_f64().expect("a number"));
-        // A stall of the machine may affect one pair of turns, but not half of them.
+        // A stall of the machine may affect one pair of turns, but not half of all pairs.
         let ratio = result["ratio"].as_f64().expect("a number");
         assert!(ratio > 1.0 && low <= high, "{via}: one of them sleeps: {result}");
         assert_eq!(result["ratios"].as_array().map(Vec::len), Some(6), "{result}");
@@ -169,7 +169,7 @@ fn two_functions_in_turns_have_a_ratio() {
         let saved = std::fs::read_to_string(file).expect("it was written");
         assert_eq!(serde_json::from_str::<Value>(&saved).expect("JSON"), result);
     }
-    // Targets may also be URLs; the requests of both are those that arrived.
+    // Targets may also be URLs. The counts for both targets must match the requests that arrived.
     let before = requests(&node, "hello") + requests(&node, "same");
     let url = format!("http://{}/same", node.http);
     let table = node.ok(&[&["bench", "hello", "--baseline", &url], &few[..]].concat());

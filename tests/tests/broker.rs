@@ -1,4 +1,4 @@
-//! The node's own MQTT broker, with Mosquitto's clients, paho and plain sockets.
+//! The node's own MQTT broker, tested with Mosquitto's clients, paho and plain sockets.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ macro_rules! needs_clients {
     };
 }
 
-/// A node with a broker, and the port of the broker.
+/// Starts a node with a broker. Also returns the port of the broker.
 fn start(flags: &[&str]) -> (Node, u16) {
     let mut all = vec!["--mqtt", "127.0.0.1:0"];
     all.extend_from_slice(flags);
@@ -52,7 +52,7 @@ fn publish_ok(port: u16, args: &[&str]) {
     assert!(output.status.success() && text.is_empty(), "{args:?}: {text}");
 }
 
-/// Waits until a publication with these arguments is accepted, or refused.
+/// Waits until a publication with these arguments is accepted, or until it is refused.
 fn wait_until(port: u16, args: &[&str], accepted: bool) {
     wait_for(&format!("{args:?} to be {accepted}"), || {
         (publish(port, args).status.success() == accepted).then_some(())
@@ -89,9 +89,10 @@ fn devices_call_functions_and_functions_answer() {
         && answer.status.code() != Some(127)
     {
         assert_eq!(String::from_utf8_lossy(&answer.stdout), "ASK\n", "{answer:?}");
-        // The publisher may not choose a topic that the function may not publish to.
+        // The publisher cannot make the function answer to a topic that the function may not
+        // publish to.
         let elsewhere = Subscriber::start(port, &["-V", "5", "-t", "other/#", "-t", "back/#"]);
-        // Its answer goes to the topic of `reply` instead.
+        // The function's answer goes to the topic of `reply` instead.
         let replies = Subscriber::start(port, &["-V", "5", "-t", "out/#"]);
         for topic in ["other/y", "back/z"] {
             let properties = ["-D", "publish", "response-topic", topic];
@@ -123,8 +124,8 @@ fn users_may_do_what_their_filters_say() {
         let output = publish(port, &[&wrong[..], &["-t", "sensors/a/temp", "-m", "x"]].concat());
         assert!(!output.status.success(), "{wrong:?}");
     }
-    // A client id belongs to the user that came first, also if another one begins anew; ids of the
-    // form of the node's own belong to the node.
+    // A client id belongs to the first user that connected with it, even if another user connects
+    // with a clean start. Ids in the format of the node's own ids belong to the node.
     let named = |id: &'static str| with(&["-i", id, "-t", "sensors/a/temp", "-m", "1"]);
     assert!(publish(port, &named("sensor1")).status.success());
     let stolen = ["-u", "watch", "-P", "w", "-i", "sensor1", "-t", "orders/1", "-m", "x"];
@@ -143,7 +144,8 @@ fn users_may_do_what_their_filters_say() {
     publish_ok(port, &with(&["-t", "sensors/b/temp", "-m", "yes"]));
     assert_eq!(all.wait(1), ["sensors/b/temp yes"]);
 
-    // A subscription that asks for more is refused, also through the side doors.
+    // A subscription that asks for more is refused, including attempts through shared and system
+    // topics.
     for filter in ["#", "+/a/temp", "$SYS/#", "$share/g/#", "$share/g/$SYS/#", "sensors/#"] {
         let output = Command::new("timeout")
             .args(["5", "mosquitto_sub", "-h", "127.0.0.1", "-p", &port.to_string(), "-V", "5"])
@@ -153,12 +155,12 @@ fn users_may_do_what_their_filters_say() {
         let text = String::from_utf8_lossy(&output.stderr).to_lowercase();
         assert!(text.contains("denied") || text.contains("not authorized"), "{filter}: {output:?}");
     }
-    // A will outside of the filters refuses the connection.
+    // If the will is outside the filters, the connection is refused.
     let will =
         with(&["-t", "sensors/a/temp", "-m", "1", "--will-topic", "other", "--will-payload", "x"]);
     assert!(!publish(port, &will).status.success());
 
-    // Changes take effect without a restart.
+    // Changes of users take effect without a restart.
     let listed = node.json(&["mqtt", "users", "list", "-o", "json"]);
     let thermo_of = listed["users"].as_array().and_then(|users| users.first()).cloned();
     let expected = serde_json::json!(
@@ -189,7 +191,8 @@ fn changes_of_users_at_once_all_take_effect() {
     let folder = node.dir.path().join("data/broker");
     let names = |from: usize| (from..from + 12).map(|at| format!("user-{at:02}"));
     let add = |name: &str| {
-        // Some through the node, the others as another node of this folder would.
+        // Some users are added through the node, the others as another node of this folder would do
+        // it.
         let output = if name.ends_with(['0', '3', '6', '9']) {
             let mut direct = Command::new(mote_binary());
             direct.arg0("mote-broker").args(["users", "--folder"]).arg(&folder).args(["add", name]);
@@ -257,11 +260,13 @@ fn what_clients_rely_on_survives_the_end_of_the_broker_and_of_the_node() {
     publish_ok(port, &["-t", "state/a", "-m", "on", "-r", "-q", "1"]);
     publish_ok(port, &["-t", "kept/1", "-m", "one", "-q", "1"]);
     publish_ok(port, &["-t", "kept/2", "-m", "two", "-q", "2"]);
-    // The library writes behind; what was acknowledged a moment ago may be lost by a kill.
+    // The library writes to disk with a delay, so a kill may lose what was acknowledged a moment
+    // ago.
     let settled = Subscriber::start(port, &["-t", "state/#", "-q", "1"]);
     assert_eq!(settled.wait(1), ["state/a on"]);
     drop(settled);
-    // It writes a batch in any order, each record as a file with another name that it renames.
+    // The library writes a batch in any order. It writes each record to a file with another name
+    // and then renames the file.
     let queue = node.dir.path().join("data/broker/storage/queues/keeper");
     wait_for("both messages to be written", || {
         let files = std::fs::read_dir(&queue).ok()?.flatten();
@@ -285,7 +290,8 @@ fn what_clients_rely_on_survives_the_end_of_the_broker_and_of_the_node() {
     let port = self::port(&node);
     let kept = Subscriber::start(port, &["-t", "state/#", "-q", "1"]);
     assert_eq!(kept.wait(1), ["state/a on"]);
-    // The session ended before it could acknowledge all it had printed, so these may come again.
+    // The session ended before the client could acknowledge everything that it had printed, so some
+    // messages may arrive twice.
     let session = Subscriber::start(port, &keeps);
     wait_for("the message from before the restart", || {
         session.all().iter().any(|line| line == "kept/3 three").then_some(())
@@ -303,7 +309,7 @@ fn a_device_that_vanishes_leaves_its_will() {
         .spawn()
         .expect("mosquitto_sub");
     let connected = || {
-        // A second client of this name would end the first one.
+        // A second client with this name would end the first client.
         let output = Command::new("ss").args(["-tn", "state", "established"]).output().ok()?;
         String::from_utf8_lossy(&output.stdout).contains(&format!(":{port}")).then_some(())
     };
@@ -352,7 +358,7 @@ fn a_node_without_a_broker_has_no_process_for_it() {
     assert!(!node.dir.path().join("data/broker").exists());
 }
 
-/// CONNECT of MQTT 3.1.1 for a client id.
+/// A CONNECT of MQTT 3.1.1 for a client id.
 fn connect(id: &str, clean: bool) -> Vec<u8> {
     let mut packet = vec![0x10, 12 + id.len() as u8, 0, 4];
     packet.extend_from_slice(b"MQTT");
@@ -361,7 +367,7 @@ fn connect(id: &str, clean: bool) -> Vec<u8> {
     packet
 }
 
-/// Opens a connection and reads CONNACK; `None` if it is refused.
+/// Opens a connection and reads the CONNACK. Returns `None` if the connection is refused.
 fn client(port: u16, id: &str, clean: bool) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -372,7 +378,7 @@ fn client(port: u16, id: &str, clean: bool) -> Option<TcpStream> {
     (answer == [0x20, 2, 0, 0]).then_some(stream)
 }
 
-/// A device that speaks MQTT 3.1 learns why it cannot connect.
+/// A device that speaks MQTT 3.1 is told why it cannot connect.
 #[test]
 fn a_client_of_an_old_version_gets_an_answer() {
     let (_node, port) = start(&[]);
@@ -391,7 +397,7 @@ fn memory_bytes(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-/// PUBLISH with QoS 0.
+/// A PUBLISH with QoS 0.
 fn message(topic: &str, bytes: usize) -> Vec<u8> {
     let mut body = vec![0, topic.len() as u8];
     body.extend_from_slice(topic.as_bytes());
@@ -428,7 +434,7 @@ fn attackers_use_bounded_memory() {
     let pid = broker_process(&node);
     let before = memory_bytes(pid);
 
-    // Connections of one address; the oldest of those beyond its share are closed.
+    // If one address exceeds its share of connections, its oldest ones are closed.
     let idle: Vec<_> = (0..400).filter_map(|at| client(port, &format!("c{at}"), true)).collect();
     assert_eq!(idle.len(), 400);
     let open = |stream: &&TcpStream| {
@@ -443,20 +449,20 @@ fn attackers_use_bounded_memory() {
     drop(idle);
     wait_for("room for another client", || client(port, "again", true));
 
-    // A packet that is announced to be larger than permitted ends the connection.
+    // If a packet announces a length above the limit, the connection ends.
     let mut large = client(port, "large", true).expect("accepted");
     let _ = large.write_all(b"\x30\xff\xff\xff\x7f\x00\x01a");
     let _ = large.write_all(&vec![0; 2 << 20]);
     let mut rest = Vec::new();
     assert!(large.read_to_end(&mut rest).is_err() || rest.len() < 64);
 
-    // Hundreds of subscriptions, most of which are refused.
+    // Hundreds of subscriptions. Most of them are refused.
     let mut many = client(port, "many", true).expect("accepted");
     let filters: Vec<_> = (0..1_000).map(|at| format!("f/{at}/+/#")).collect();
     let _ = many.write_all(&subscribe(&filters));
     let _ = many.read(&mut [0; 4096]);
 
-    // A client that subscribes and does not read, while 200 MB are published to it.
+    // A client subscribes and does not read, while 200 MB are published to it.
     let mut slow = client(port, "slow", false).expect("accepted");
     slow.write_all(&subscribe(&["flood".to_owned()])).expect("sent");
     slow.read_exact(&mut [0; 5]).expect("SUBACK");
@@ -466,7 +472,7 @@ fn attackers_use_bounded_memory() {
     while sent < 200 << 20 && source.write_all(&large).is_ok() {
         sent += large.len();
     }
-    // Kept messages for topics that nobody will ever use.
+    // Messages to keep, for topics that nobody will ever use.
     let mut kept = client(port, "kept", true).expect("accepted");
     for at in 0..5_000 {
         let mut packet = message(&format!("kept/{at}"), 1_000);
@@ -475,7 +481,7 @@ fn attackers_use_bounded_memory() {
             break;
         }
     }
-    // Sessions that stay behind.
+    // Sessions without a connection.
     for at in 0..3_000 {
         drop(client(port, &format!("stays-{at}"), false));
     }
@@ -499,11 +505,11 @@ fn sessions_of_absent_clients_use_bounded_memory() {
         sessions += u32::from(away.read(&mut [0; 5]).is_ok_and(|bytes| bytes > 0));
     }
     assert!((100..=125).contains(&sessions), "the share of one user: {sessions}");
-    // Each session has a copy of a message.
+    // A message of which each session keeps a copy.
     let text = "x".repeat(120 << 10);
     let file = node.dir.path().join("large");
     std::fs::write(&file, text).expect("a file");
-    // The connections of before may still count.
+    // The earlier connections may still count.
     let args = ["-t", "large", "-q", "1", "-f", file.to_str().expect("UTF-8")];
     for _ in 0..20 {
         wait_until(port, &args, true);
@@ -520,7 +526,7 @@ fn unread_messages_of_many_clients_slow_down_who_publishes() {
     needs_clients!();
     let (node, port) = start(&[]);
     let pid = broker_process(&node);
-    // Each reads a topic of its own, so that nothing of what they leave unread is shared.
+    // Each client reads a different topic, so that their unread messages share no memory.
     let lazy: Vec<_> = (0..40)
         .map(|at| {
             let mut one = client(port, &format!("lazy-{at}"), true).expect("accepted");
@@ -555,7 +561,8 @@ fn unread_messages_of_one_user_do_not_stop_others() {
     node.deploy_ok("say", &[("mote.toml", manifest), ("app.py", code)]);
     let all = Subscriber::start(port, &[&alice[..], &["-t", "said/#"]].concat());
 
-    // Somebody else has clients that do not read, and publishes to them until that takes no more.
+    // Another user has clients that do not read, and publishes to them until the broker takes no
+    // more.
     let lazy: Vec<_> = (0..20)
         .map(|at| {
             let mut one = client(port, &format!("lazy-{at}"), true).expect("accepted");
@@ -604,11 +611,12 @@ fn client_ids_stay_with_their_users() {
     assert!(client(port, "mine", true).is_none(), "another user pushed out this id");
     assert!(!publish(port, &alice("held")).status.success(), "its client is connected");
     drop(held);
-    // The broker may not have noticed yet that the last of many connections are closed.
+    // The broker may not have noticed yet that the last of the many connections are closed.
     wait_until(port, &alice("mine"), true);
 }
 
-/// Clients of paho: every QoS and both versions, kept messages, a session, and many at once.
+/// Tests with paho: every QoS and both protocol versions, kept messages, a session, and many
+/// clients at once.
 const PAHO: &str = "
 import queue, sys
 import paho.mqtt.client as mqtt
@@ -690,7 +698,7 @@ fn paho_finds_everything_in_order() {
     assert!(output.status.success() && output.stdout == b"done\n", "{text}");
 }
 
-/// mqtt.js: a request and its answer, and a will.
+/// Tests with mqtt.js: a request and its answer, and a will.
 const MQTT_JS: &str = "
 import { createRequire } from 'node:module';
 const mqtt = createRequire(process.argv[2])('mqtt');

@@ -1,6 +1,6 @@
-//! The memory budget of a node: idle instances are evicted, working ones never are, and a caller
-//! that cannot be served in time receives an answer that says so (R71); `mote scale` (R119); the
-//! choice of the instance for a call (R76, R100).
+//! The memory budget of a node: idle instances are evicted, and working ones never are. A caller
+//! that cannot be served in time is told so (R71). Also `mote scale` (R119), and the choice of the
+//! instance for a call (R76, R100).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ use mote_tests::{Answer, Connection, Node, coap_client, signal, skip, wait_for};
 
 const MIB: u64 = 1 << 20;
 
-/// Memory in the node's ledger: the budget, the reserved part, and the largest reserved part so
-/// far.
+/// Returns the figures of the node's memory ledger: the budget, the reserved part, and the largest
+/// reserved part so far.
 fn memory(node: &Node) -> (u64, u64, u64) {
     let node = &node.json(&["top", "--once", "-o", "json"])["node"];
     let bytes = |key: &str| node["budget"][key].as_u64().expect("a number");
@@ -25,7 +25,7 @@ fn described(node: &Node, name: &str) -> serde_json::Value {
     node.json(&["describe", name, "-o", "json"])
 }
 
-/// Reasons of the stops that `mote describe` shows.
+/// Returns the reasons of the stops that `mote describe` shows.
 fn stops(node: &Node, name: &str) -> Vec<String> {
     let list = described(node, name)["stops"].as_array().cloned().unwrap_or_default();
     list.iter().filter_map(|stop| stop["reason"].as_str().map(str::to_owned)).collect()
@@ -35,7 +35,7 @@ fn instances(node: &Node, name: &str) -> usize {
     described(node, name)["instances"].as_array().map_or(0, Vec::len)
 }
 
-/// Answers with its name, at once or, if the path names a file, when that file exists.
+/// Answers with its name. If the path names a file, it answers only when that file exists.
 const WAITS: &str = "import os, time
 ME = os.environ['MOTE_FUNCTION']
 def handle(event, ctx):
@@ -65,7 +65,7 @@ fn idle_instances_make_room_and_working_ones_never_do() {
     const FUNCTIONS: usize = 5;
     let node = Node::start_with(&["--prewarm", "off", "--memory", "192MiB"]);
     for at in 0..FUNCTIONS {
-        // Deploys use the same ledger: the fourth one evicts an idle instance.
+        // Deploys use the same ledger: the fourth deploy evicts an idle instance.
         let timeout = if at == FUNCTIONS - 1 { "2s" } else { "30s" };
         let files =
             [("app.py", WAITS), ("mote.toml", &manifest(&format!("timeout = \"{timeout}\"\n")))];
@@ -89,9 +89,10 @@ fn idle_instances_make_room_and_working_ones_never_do() {
     assert!(said.contains("stopping (evicted): idle for "), "{said}");
     assert!(node.ok(&["describe", "f0"]).contains("evicted: idle for "));
 
-    // All instances work for longer than the next call may wait, so its caller is asked to try
-    // again. A deploy may take as long as a start. By the time it gives up, the work has run for
-    // longer than the call below may wait, so the node expects it to continue for as long again.
+    // All instances work for longer than the next call may wait, so the node asks its caller to try
+    // again. A deploy may take as long as a start. By the time the deploy gives up, the work has
+    // run for longer than the call below may wait, so the node expects the work to last that long
+    // again.
     let busy: Vec<_> = (0..3).map(|at| call_later(node.http, format!("/f{at}"), b"12")).collect();
     wait_for("three to work", || {
         (0..3).all(|at| running(&node, &format!("f{at}")) == 1).then_some(())
@@ -114,7 +115,7 @@ fn idle_instances_make_room_and_working_ones_never_do() {
     assert!(peak <= budget, "{peak} bytes were taken");
 }
 
-/// 5.03 with Max-Age 1.
+/// CoAP answers with 5.03 and Max-Age 1.
 fn coap_says_so_too(node: &Node) {
     let Some(client) = coap_client() else {
         return skip("CoAP", "libcoap's client is not installed");
@@ -140,7 +141,7 @@ fn a_call_waits_for_work_that_ends_before_its_deadline() {
     let second = node.post("/b", b"0");
     assert_eq!((second.status, second.text()), (200, "b".to_owned()));
     assert_eq!(first.join().expect("a caller").status, 200);
-    // An instance that its owner keeps is not evicted, so the other function finds no room.
+    // An instance that its owner keeps is not evicted, so there is no room for the other function.
     node.ok(&["scale", "b", "--min", "1"]);
     wait_for("b to be kept", || (instances(&node, "b") == 1).then_some(()));
     let refused = node.post("/a", b"0");
@@ -160,8 +161,8 @@ fn a_call_waits_for_work_of_a_revision_that_was_replaced() {
     node.ok(&["scale", "b", "0"]);
     let first = call_later(node.http, "/a".into(), b"3");
     wait_for("a to work", || (running(&node, "a") == 1).then_some(()));
-    // From now on one half of the node's memory is used by the new revision and the other half by
-    // the old one.
+    // From now on the new revision uses one half of the node's memory and the old revision the
+    // other half.
     node.deploy_ok("a", &[("app.py", &format!("{WAITS}# 2\n")), ("mote.toml", &kept)]);
     let second = node.post("/b", b"0");
     assert_eq!((second.status, second.text()), (200, "b".to_owned()));
@@ -208,8 +209,8 @@ fn whatever_dies_is_taken_off_the_ledger() {
             signal(*victim, "KILL");
             killed += 1;
         }
-        // Time for one or two answers, because workers that die before their first answer are not
-        // restarted at once.
+        // Leaves time for one or two answers, because workers that die before their first answer
+        // are not restarted at once.
         std::thread::park_timeout(Duration::from_millis(120));
     }
     stop.store(true, Ordering::Relaxed);
@@ -230,7 +231,7 @@ fn whatever_dies_is_taken_off_the_ledger() {
     }
 }
 
-/// Processes of instances: three or more generations below the node.
+/// Returns the processes of instances: those that are three or more generations below the node.
 fn workers(node: u32) -> Vec<u32> {
     let output = Command::new("ps").args(["-e", "-o", "pid=,ppid="]).output().expect("ps");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -256,7 +257,7 @@ fn scaling_by_hand() {
     wait_for("three instances", || (instances(&node, "f") == 3).then_some(()));
     let text = node.ok(&["describe", "f"]);
     assert!(text.contains("started (scale): mote scale asked for it"), "{text}");
-    // The autoscaler continues: it keeps the instances for now and uses them.
+    // The autoscaler continues to work. For now it keeps the instances and uses them.
     for _ in 0..5 {
         assert_eq!(node.post("/f", b"0").status, 200);
     }
@@ -276,14 +277,14 @@ fn scaling_by_hand() {
     assert!(!node.mote(&["scale", "f", "--min", "6"]).status.success());
     assert!(!node.mote(&["scale", "nobody", "1"]).status.success());
 
-    // Without a maximum, a minimum above the number of cores is reached.
+    // Without a maximum, a minimum above the number of cores can be reached.
     let more = std::thread::available_parallelism().expect("a number").get() + 1;
     node.deploy_ok("many", &[("app.py", WAITS), ("mote.toml", &manifest(""))]);
     node.ok(&["scale", "many", "--min", &more.to_string()]);
     wait_for("more than cores", || (instances(&node, "many") == more).then_some(()));
     node.ok(&["remove", "many", "--yes"]);
 
-    // Bounds survive a restart of the node and end with the next deploy.
+    // Bounds that were set by hand survive a restart of the node and end with the next deploy.
     let node = node.crash_and_restart();
     wait_for("the minimum again", || (instances(&node, "f") == 2).then_some(()));
     assert!(node.ok(&["describe", "f"]).contains("min 2, max 5 until the next deploy"));
@@ -304,8 +305,8 @@ fn shares_come_out_as_the_rule_says() {
             format!("version = 1\n[scale]\nmax = 3\nidle = \"1h\"\nbalance = \"{rule}\"\n");
         node.deploy_ok(rule, &[("app.py", code), ("mote.toml", &manifest)]);
         let path = format!("/{rule}");
-        // The connection is made before there are three instances; a persistent connection also
-        // reaches the new ones.
+        // The connection is made before there are three instances. A persistent connection must
+        // also reach the new ones.
         let mut connection = Connection::open(node.http);
         assert_eq!(connection.call("GET", &path, &[], b"").status, 200);
         node.ok(&["scale", rule, "3"]);
@@ -321,7 +322,7 @@ fn shares_come_out_as_the_rule_says() {
         match rule {
             // With one call at a time, one instance can do all the work.
             "late-binding" => assert_eq!(shares, [CALLS]),
-            // 100 of 300 each, within five standard deviations of 8.2.
+            // Each share should be 100 of 300 calls, within five standard deviations of 8.2.
             "random" => assert!(shares.len() == 3 && shares.iter().all(|n| (59..=141).contains(n))),
             _ => assert_eq!(shares, [CALLS / 3; 3]),
         }
@@ -345,8 +346,8 @@ fn a_thousandth_idle_function_costs_as_little_as_the_first() {
             functions.iter().all(|f| f["instances"] == serde_json::json!([])).then_some(())
         });
     };
-    // Memory that is allocated once for all functions is not counted: the first ten functions, and
-    // an answer that names many.
+    // Leaves out memory that is allocated once for all functions, and the memory for an answer that
+    // lists many functions.
     (0..10).for_each(deploy);
     settle();
     let before = resident(node.pid());
@@ -355,8 +356,8 @@ fn a_thousandth_idle_function_costs_as_little_as_the_first() {
     settle();
     let each = resident(node.pid()).saturating_sub(before) / FUNCTIONS;
     println!("{} KiB of resident memory per idle function", each / 1024);
-    // 10 MiB per thousand functions is 10 KiB each; pages of sixty functions show only the
-    // magnitude. A ring or a channel that is allocated in advance costs several times as much.
+    // 10 MiB per thousand functions is 10 KiB each. With sixty functions, whole pages show only the
+    // magnitude. A ring or a channel that is allocated in advance would cost several times as much.
     assert!(each < 32 << 10, "{each} bytes each");
     wait_for("threads to go", || (threads(node.pid()) <= tasks + 1).then_some(()));
     assert_eq!(memory(&node).1, 0);
@@ -402,7 +403,7 @@ fn warm_and_always_have_an_instance_before_the_first_call() {
     assert_eq!(instances(&node, "cold"), 0);
     let reason = |name: &str| described(&node, name)["instances"][0]["reason"].clone();
     assert_eq!((reason("warm").as_str(), reason("always").as_str()), (Some("warm"), Some("min")));
-    // A warm instance may be stopped and starts again with the next call; with `always` it is not
+    // A warm instance may be stopped, and starts again with the next call. With `always`, it is not
     // stopped.
     for name in ["warm", "always"] {
         node.ok(&["scale", name, "0"]);

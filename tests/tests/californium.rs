@@ -1,9 +1,9 @@
 //! Eclipse Californium and its DTLS library Scandium against a real node: CoAP over UDP, and over
 //! DTLS with pre-shared keys and with certificates.
 //!
-//! The client is the program in Java in `tests/californium`. It is built into `.cache/californium`
-//! when it has changed, with a JDK and with Maven, which fetches the libraries. Where that cannot be
-//! done, the tests are skipped.
+//! The client is the Java program in `tests/californium`. It is built into `.cache/californium`
+//! whenever it has changed. The build needs a JDK, and Maven, which downloads the libraries. If the
+//! build is not possible, the tests are skipped.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use mote_tests::certificates::certificates;
 use mote_tests::network::Far;
 use mote_tests::{Node, SLOWNESS, repository, signal, skip, wait_for};
 
-/// What the exchanges of the client ask for.
+/// The function for the client's exchanges.
 const APP: &str = r#"
 import time
 
@@ -50,9 +50,9 @@ def handle(event, ctx):
     return f"{event.method} {event.caller} {len(event.body)}"
 "#;
 
-/// Longest time in which Maven fetches the libraries.
+/// Longest time that Maven may take to download the libraries.
 const FETCH_SECONDS: u32 = 300;
-/// Longest run of the client. A handshake that is refused takes it 3 s.
+/// Longest run of the client. A refused handshake takes the client 3 s.
 const CLIENT_SECONDS: u32 = 120 * SLOWNESS;
 
 const EXCHANGES: [&str; 27] = [
@@ -92,7 +92,7 @@ const PROOFS: [&str; 6] = [
     "observation",
     "observation that is forgotten",
 ];
-/// Before the program of the node that has the sessions is killed.
+/// The exchanges before the node's process that holds the sessions is killed.
 const SESSIONS: [&str; 21] = [
     "extensions by default",
     "connection id",
@@ -117,7 +117,7 @@ const SESSIONS: [&str; 21] = [
     "waits",
 ];
 
-/// The folder of the client with its libraries, or why there is none.
+/// The folder of the client with its libraries, or the reason why it cannot be built.
 static CLIENT: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     let source = repository().join("tests/californium");
     let mut files = vec![source.join("pom.xml")];
@@ -147,7 +147,7 @@ fn require(program: &str) -> Result<(), String> {
 fn build(files: &[PathBuf], text: &str, built: &Path) -> Result<(), String> {
     let cache = built.parent().expect("a folder");
     std::fs::create_dir_all(cache).map_err(|error| error.to_string())?;
-    // Another run must not find a part of it.
+    // Built in a temporary folder, so that another run never finds a partial build.
     let fresh = tempfile::Builder::new().prefix("californium-").tempdir_in(cache);
     let fresh = fresh.map_err(|error| error.to_string())?;
     let lib = fresh.path().join("lib");
@@ -177,14 +177,14 @@ fn build(files: &[PathBuf], text: &str, built: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A node with the function `open` for everyone, and `shut` for callers with a key.
+/// A node with the function `open` for everyone, and the function `shut` for callers with a key.
 struct Bench {
     node: Node,
     client: &'static Path,
 }
 
 impl Bench {
-    /// Says that there is no client if that is so.
+    /// Starts the node. If there is no client, reports the test as skipped.
     fn start() -> Option<Self> {
         Self::start_with(&["--coap-dtls", "127.0.0.1:0"])
     }
@@ -205,7 +205,7 @@ impl Bench {
         Some(Self { node, client })
     }
 
-    /// The URI of `shut` at this host over DTLS, an identity and its key.
+    /// Returns the URI of `shut` at this host over DTLS, an identity, and the identity's key.
     fn secured(&self, host: &str) -> [String; 3] {
         let text = self.node.ok(&["key", "create", "shop", "--psk"]);
         let (identity, key) = text.trim().split_once(' ').expect("an identity and a key");
@@ -222,7 +222,7 @@ impl Bench {
         command
     }
 
-    /// Fails unless the client makes these exchanges, and every one succeeds.
+    /// Fails unless the client makes exactly these exchanges and all of them succeed.
     fn check(&self, args: &[&str], names: &[&str]) {
         let output = self.command(args).stdin(Stdio::null()).output().expect("timeout runs");
         let said = String::from_utf8_lossy(&output.stdout);
@@ -231,7 +231,7 @@ impl Bench {
         self.check_log(|_| false);
     }
 
-    /// Fails if the node has logged a warning or an error, except for those that are expected.
+    /// Fails if the node has logged a warning or an error that is not expected.
     fn check_log(&self, is_expected: impl Fn(&str) -> bool) {
         let log = self.node.log();
         let is_bad = |line: &&str| line.contains("\"ERROR\"") || line.contains("\"WARN\"");
@@ -247,7 +247,7 @@ impl Bench {
     }
 }
 
-/// The lines of the client if all of these exchanges succeed.
+/// Returns the lines that the client prints if all of these exchanges succeed.
 fn succeeded(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| format!("{name}: ok")).collect()
 }
@@ -272,7 +272,7 @@ fn californium_calls_functions_with_certificates() {
     let Some(folder) = certificates(test) else { return };
     let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let own = ["pump.crt", "pump.key"].map(|name| std::fs::read(path(name)).expect("a file"));
-    // The library tells the format of a file by its name.
+    // The library recognizes the format of a file by the file's name.
     std::fs::write(path("pump.pem"), own.concat()).expect("written");
     let plain = ["--coap-dtls", "127.0.0.1:0"];
     for asks in [false, true] {

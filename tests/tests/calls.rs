@@ -1,4 +1,4 @@
-//! Calls between functions inside a node, `ctx.call`, against a real node.
+//! Calls between functions inside a real node (`ctx.call`).
 
 use std::time::{Duration, Instant};
 
@@ -73,7 +73,7 @@ func Handle(w http.ResponseWriter, r *http.Request) {
 	w.Write(reply.Body)
 }
 "#;
-/// The called function: tells what it saw, fails, or waits.
+/// The called function. It tells what it saw, fails, or waits.
 const CALLED: &str = r#"
 import asyncio
 import os
@@ -97,7 +97,7 @@ async def handle(event, ctx):
     seen = [event.method, event.path, event.query, event.trigger, event.headers.get("x-from", "-"), event.text]
     return " ".join(seen), 200, {"x-answer": "yes"}
 "#;
-/// Calls its own name or another one, as it is told.
+/// The calling function calls itself or another function, as the request says.
 const MANIFEST: &str = "version = 1\n[allow]\nfunctions = [\"called\", \"gone\", \"python\", \"loop\"]\n[limits]\ntimeout = \"20s\"\n";
 
 fn node_with_called() -> Node {
@@ -116,7 +116,7 @@ fn check(node: &Node, kind: &str) {
     let answer = node.post(&format!("/{kind}?to=called&path=/x&query=a=b"), b"body");
     assert_eq!(answer.text(), format!("POST /x a=b function {kind} body"), "{}", node.log());
     assert_eq!((answer.status, answer.header("x-called")), (200, Some("yes")));
-    // An answer with a status is an answer.
+    // A status other than 200 is an answer too, and not an error of the call.
     assert_eq!(ask("to=called&path=/teapot", b""), (418, "teapot".to_owned()));
     let (_, text) = ask("to=called&path=/fail", b"");
     assert!(text.starts_with("failed 500: called failed: ValueError: on purpose"), "{text}");
@@ -124,14 +124,15 @@ fn check(node: &Node, kind: &str) {
     assert!(text.starts_with("failed 404: no function named gone"), "{text}");
     let (_, text) = ask("to=secret", b"");
     assert!(text.starts_with("denied 0:") && text.contains("[allow] functions"), "{text}");
-    // Long bodies both ways.
+    // Sends long bodies in both directions.
     let long = vec![b'y'; 900_000];
     let echoed = node.post(&format!("/{kind}?to=called"), &long);
     assert!(echoed.text().ends_with("yyy"), "{kind}: {}", echoed.status);
     assert_eq!(echoed.body.len(), format!("POST /  function {kind} ").len() + long.len());
     let (_, text) = ask("to=called&path=/large&query=bytes=1000000", b"");
     assert!(text.starts_with("failed 502: called answered with more than 960 KiB"), "{text}");
-    // The deadline is the caller's rest, or less if it is asked for.
+    // The deadline of the called function is the rest of the caller's time, or less if the caller
+    // asks for less.
     let remaining: u64 = ask("to=called&path=/remaining", b"").1.parse().expect("a number");
     assert!((1..=20_000).contains(&remaining), "{remaining}");
     let remaining: u64 =
@@ -281,18 +282,18 @@ def handle(event, ctx):
     wait_for("the second call", || runs(&node, "2"));
     let last = node.ok(&["kv", "get", "counter", "last"]);
     assert_eq!(last, format!("/from/node function two {id}"));
-    // The same key is the same call.
+    // Two calls with the same key count as one call.
     let first = node.post("/python?key=once", b"three").text();
     assert_eq!(node.post("/python?key=once", b"three").text(), first);
     wait_for("the third call", || runs(&node, "3"));
-    // What was accepted survives a crash.
+    // An accepted call survives a crash.
     node.post("/python?delay=1", b"four");
     node = node.crash_and_restart();
     wait_for("the call after the crash", || runs(&node, "4"));
     assert!(node.ok(&["kv", "get", "counter", "last"]).contains(" four "));
 }
 
-/// A header field of a caller from outside does not take part in the chain.
+/// A header field from an outside caller has no influence on the chain.
 #[test]
 fn what_a_function_may_call_is_in_its_manifest_alone() {
     let node = node_with_called();

@@ -16,8 +16,8 @@ use mote_tests::{
 };
 use serde_json::{Value, json};
 
-/// Answers with the name of the cell that runs it. It sleeps for `s` seconds, but only on the cell
-/// that `on` names, if it names one.
+/// Answers with the name of the cell that runs it. Sleeps for `s` seconds; if `on` names a cell,
+/// only on that cell.
 const WHO: &str = r#"
 import os, time
 
@@ -26,9 +26,9 @@ def handle(event, ctx):
         time.sleep(float(event.args.get("s", "0")))
     return event.body if event.path == "/echo" else os.environ["WHO"]
 "#;
-/// One instance, which runs one invocation at a time.
+/// At most one instance, which runs one invocation at a time.
 const ALONE: &str = "version = 1\n[scale]\nmax = 1\n[env]\nWHO = { secret = \"who\" }\n";
-/// The time within which a lost cell is noticed, and some for the answer.
+/// The time within which a lost cell must be noticed, plus some time for the answer.
 const NOTICED: Duration = Duration::from_millis(2_000);
 
 struct Cell {
@@ -62,7 +62,7 @@ impl Cell {
         Self { node, name, address }
     }
 
-    /// Starts cells that know each other.
+    /// Starts cells that all know each other.
     fn start_all<const N: usize>(names: [&'static str; N]) -> [Self; N] {
         let cells = names.map(Self::start);
         for cell in &cells {
@@ -76,7 +76,7 @@ impl Cell {
         self.node.deploy_ok("f", &[("mote.toml", manifest), ("app.py", code)]);
     }
 
-    /// Gives it the list of the others, and waits until it is connected to them.
+    /// Gives this cell the list of the others, and waits until it is connected to them.
     fn knows(&self, others: &[&Cell]) {
         let list: Vec<_> = others.iter().map(|cell| (cell.name, cell.address)).collect();
         self.knows_at(&list);
@@ -97,7 +97,7 @@ impl Cell {
         assert_eq!(status, 200, "{text}");
     }
 
-    /// A request to its management API: status and body.
+    /// Sends a request to the cell's management API. Returns status and body.
     fn manage(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         manage(&self.node.dir.path().join("s"), method, path, body)
     }
@@ -106,7 +106,7 @@ impl Cell {
         serde_json::from_str(&self.manage("GET", "/v1/cells", "").1).expect("JSON")
     }
 
-    /// The other cell as it sees it.
+    /// Returns the state of another cell, as this cell sees it.
     fn sees(&self, name: &str) -> Value {
         let list = self.list();
         let cells = list["cells"].as_array().expect("an array").clone();
@@ -125,7 +125,7 @@ impl Cell {
         described["requests"]["running"].as_u64().expect("a number")
     }
 
-    /// Keeps an instance of it busy, from the time when this returns.
+    /// Keeps an instance of this cell busy. The instance is busy when this returns.
     fn occupy(&self, seconds: f64) -> JoinHandle<Answer> {
         let http = self.node.http;
         let path = format!("/f?s={seconds}&on={}", self.name);
@@ -215,7 +215,7 @@ fn a_cell_that_may_start_nothing_forwards_everything() {
         assert_eq!(a.who(), "b");
     }
     a.node.ok(&["scale", "f", "--reset"]);
-    // While its own instance starts, the other one answers.
+    // While this cell's own instance is starting, the other cell answers.
     wait_for("its own instance", || (a.who() == "a").then_some(()));
     // A node that knows no cells must be able to start an instance.
     let alone = Node::start();
@@ -238,7 +238,8 @@ fn an_invocation_leaves_at_most_once() {
     let other = b.occupy(3.0);
     assert_eq!(b.who(), "c", "b forwards what its own callers send");
     let out = b.metric("mote_spilled_out_total");
-    // Fills a's queue: nothing of it may reach c, although c has room all the time.
+    // Fills the queue of `a`. None of these calls may reach `c`, even though `c` has room all the
+    // time.
     let calls: Vec<_> = (0..8)
         .map(|_| {
             let http = a.node.http;
@@ -288,7 +289,7 @@ fn ten_instances_start_across_two_cells() {
     let mut names: Vec<_> =
         calls.into_iter().map(|call| call.join().expect("an answer").text()).collect();
     names.sort();
-    // At most five instances run in a cell, so the others started in the second one.
+    // At most five instances run in a cell, so the other instances started in the second cell.
     assert_eq!(names.concat(), "aaaaabbbbb");
 }
 
@@ -387,15 +388,15 @@ fn a_caller_that_leaves_ends_its_invocation_at_the_other_cell() {
     busy.join().expect("an answer");
 }
 
-/// The address of a node for callers, while it accepts calls.
+/// The address of a node for callers. `None` while it accepts no calls.
 type Door = Arc<Mutex<Option<SocketAddr>>>;
 
 fn door(address: SocketAddr) -> Door {
     Arc::new(Mutex::new(Some(address)))
 }
 
-/// Callers that send requests one after the other until they are stopped, each to the first node
-/// that accepts calls.
+/// Callers that send one request after the other until they are stopped. Each request goes to the
+/// first node that accepts calls.
 struct Callers {
     stop: Arc<AtomicBool>,
     good: Arc<AtomicU64>,
@@ -415,7 +416,8 @@ impl Callers {
                 let mut bad = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     let open = doors.iter().find_map(|door| {
-                        // The request is sent before the door can close.
+                        // The request is sent while the door is locked, so that the door cannot
+                        // close before.
                         let door = door.lock().expect("a door");
                         let mut open = Connection::open((*door)?);
                         let fields = [("connection", "close")];
@@ -446,7 +448,7 @@ impl Callers {
         wait_for("more answers", || (self.good() >= target).then_some(()));
     }
 
-    /// Stops them and returns what went wrong.
+    /// Stops the callers and returns their errors.
     fn end(self) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().flat_map(|thread| thread.join().expect("a caller")).collect()
@@ -500,8 +502,8 @@ fn an_invocation_that_may_not_be_repeated_fails_like_that_of_a_dead_worker() {
     busy.join().expect("an answer");
 }
 
-/// Carries the bytes of connections to an address until it is frozen; then it carries none and
-/// closes nothing, as a network that drops everything does.
+/// Forwards connections to an address until it is frozen. A frozen wire forwards no bytes and
+/// closes no connection, like a network that drops everything.
 struct Wire {
     address: SocketAddr,
     frozen: Arc<AtomicBool>,
@@ -571,7 +573,7 @@ fn a_cell_that_falls_silent_is_noticed_within_two_seconds() {
     let cell = a.sees("b");
     assert_eq!(cell["state"], "unreachable");
     assert!(cell["last_error"].as_str().is_some_and(|text| text.contains("silent")), "{cell}");
-    // Meanwhile nothing is sent there.
+    // Meanwhile no invocation is sent to that cell.
     let busy = a.occupy(0.5);
     assert_eq!(a.who(), "a");
     busy.join().expect("an answer");
@@ -582,7 +584,7 @@ fn a_cell_that_falls_silent_is_noticed_within_two_seconds() {
     busy.join().expect("an answer");
 }
 
-/// A node in a network of its own, which a cable connects to this one.
+/// A node in another network, which a virtual cable connects to this one.
 struct Away {
     child: Child,
     dir: tempfile::TempDir,
@@ -676,7 +678,7 @@ fn a_cable_that_is_pulled_is_noticed_within_two_seconds() {
     assert!(at - pulled < NOTICED, "{:?}", at - pulled);
     assert!(away.far.plug(true));
     wait_for("the connection", || (a.sees("b")["state"] == "connected").then_some(()));
-    // The other side has noticed the loss too, and ended the call.
+    // The other side has noticed the loss too, and has ended the call.
     wait_for("the call to end at b", || (away.running() == 0).then_some(()));
 }
 
@@ -694,7 +696,8 @@ fn cells_that_are_restarted_one_after_the_other_lose_no_invocation() {
     let mut logs = String::new();
     for at in [1, 0, 1, 0] {
         callers.more(30);
-        // A balancer sends nothing more to a cell that stops; what the cell has, it finishes.
+        // A balancer sends nothing more to a stopping cell. The cell finishes the calls that it
+        // has.
         *doors[at].lock().expect("a door") = None;
         let Cell { node, name, address } = cells[at].take().expect("a cell");
         logs += &node.log();
@@ -709,7 +712,7 @@ fn cells_that_are_restarted_one_after_the_other_lose_no_invocation() {
     callers.more(30);
     let lost = callers.end();
     cells.iter().flatten().for_each(|cell| logs += &cell.node.log());
-    // A cell that is not heard for 2 s counts as lost, and so do its invocations.
+    // A cell that is silent for 2 s counts as lost, and so do its invocations.
     if logs.contains("was silent for") {
         return skip("invocations of restarted cells", "a cell of this slow machine fell silent");
     }
@@ -786,7 +789,7 @@ fn strangers_at_the_port_do_no_harm() {
         let _ = stranger.write_all(garbage[round % garbage.len()]);
         open.push(stranger);
     }
-    // Those that send nothing are closed, and a cell is still served meanwhile.
+    // Connections that send nothing are closed, and a real cell is served meanwhile.
     let busy = a.occupy(2.0);
     assert_eq!(a.who(), "b");
     busy.join().expect("an answer");
@@ -811,7 +814,7 @@ fn another_revision_never_answers() {
     busy.join().expect("an answer");
     assert_eq!(b.metric("mote_spilled_in_total"), 0);
     assert!(a.metric("mote_spilled_returned_total") >= 1, "b was asked");
-    // The same number with other code is another revision too.
+    // The same revision number with other code is a different revision.
     b.deploy(ALONE, &WHO.replace("import os", "import  os"));
     let busy = a.occupy(1.5);
     assert_eq!(a.who(), "new a");
@@ -842,7 +845,7 @@ fn the_list_of_cells_is_checked_and_replaced() {
     assert_eq!(a.list()["cells"], json!([]));
     a.knows(&[&b]);
     b.knows(&[]);
-    // A cell of another name answers at the address.
+    // A cell with another name answers at the address.
     a.knows_at(&[("c", b.address)]);
     wait_for("the reason", || {
         let cell = a.sees("c");

@@ -1,5 +1,5 @@
-//! Chains: deployed from one file, run for a waiting caller and journalled, continued after kills of
-//! the node, looked up and cancelled.
+//! Chains: deployed from one file, run for a waiting caller or as accepted invocations, continued
+//! after kills of the node, looked up, and cancelled.
 
 use mote_tests::{Node, is_long, wait_for};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 const ASYNC: (&str, &str) = ("prefer", "respond-async");
 const HEAD: &str = "document:\n  dsl: '1.0.3'\n  namespace: test\n  version: '1.0.0'\n";
 
-/// Counts its calls by step, doubles `n`, and does what the body asks for.
+/// Counts its calls by step, doubles `n`, and does what the body says.
 const STEP: &str = "import time\n\
 def handle(event, ctx):\n    \
     step = event.headers.get('mote-step', 'none')\n    \
@@ -93,7 +93,7 @@ fn a_chain_is_deployed_from_one_file_and_answers() {
     let listed = node.json(&["runs", "list", "--chain", "sums", "-o", "json"]);
     assert_eq!(listed["invocations"][0]["id"], id.as_str());
     assert!(node.ok(&["runs", "show", &id]).contains("both/left"), "people see the steps");
-    // Bodies that are no JSON, and errors of functions, are answers with a reason.
+    // Bodies that are not JSON and errors of functions lead to answers that give a reason.
     let answer = node.post("/sums", b"{");
     assert_eq!((answer.status, answer.json()["status"].clone()), (400, json!(400)));
     deploy(&node, "fails", "do:\n  - a: { call: step, with: { fail: true } }\n");
@@ -169,7 +169,7 @@ fn a_run_that_failed_goes_on_with_the_step_that_failed() {
     node.ok(&["dead-letters", "retry", &id]);
     assert_eq!(ended(&node, &id)["state"], "succeeded");
     assert_eq!((calls(&node, "good"), calls(&node, "bad")), ("1".to_owned(), "3".to_owned()));
-    // An error that the chain raises itself is not tried again.
+    // An error that the chain itself raises is not retried.
     let raises =
         "do:\n  - a: { raise: { error: { type: 'https://example.com/no', status: 422 } } }\n";
     deploy(&node, "raises", raises);
@@ -230,8 +230,9 @@ fn a_dry_run_reads_the_tasks_and_names_functions_that_are_missing() {
     assert!(!list.status.success(), "no chain has this name");
 }
 
-/// Many runs while the node is killed again and again: each ends, with the right output, and each
-/// step has run at least once. Steps whose record was written do not run again.
+/// Starts many runs while the node is killed again and again. Each run must end with the right
+/// output. Each step must have run at least once, and a step whose record was written must not run
+/// again.
 #[test]
 fn no_run_is_lost_under_kills() {
     let (runs, kills) = if is_long() { (2_000, 100) } else { (60, 5) };
@@ -255,7 +256,7 @@ fn no_run_is_lost_under_kills() {
             let n = ids.len();
             ids.push((n, accept(&node, "sums", &json!({"n": n}))));
         }
-        // The kill meets the runs at another point each time.
+        // Each kill happens at a different point of the runs.
         let ended = kill % 7;
         wait_for("some runs to get on", || {
             let (_, id) = &ids[ids.len() - 1 - ended % ids.len()];
@@ -296,7 +297,7 @@ fn an_endless_expression_ends_only_its_own_run() {
     node.ok(&["kv", "put", "step", "released", "yes"]);
     let shown = ended(&node, &good);
     assert_eq!((&shown["state"], &shown["attempts"]), (&"succeeded".into(), &1.into()), "{shown}");
-    // Hostile data do not end the worker.
+    // Hostile data must not end the worker.
     let nested = "[".repeat(500_000);
     let answer = node.post("/risky", nested.as_bytes());
     assert_eq!(answer.status, 400, "{}", answer.text());

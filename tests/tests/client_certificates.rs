@@ -9,8 +9,8 @@ use serde_json::json;
 const TELLS: &str = "def handle(event, ctx):\n    return f'{event.caller}'\n";
 const ALL: &str = "version = 1\n[access]\nmode = \"mtls\"\n";
 
-/// Authorities and certificates of clients in a new folder, and a node that knows the authority
-/// `plant` and what it has revoked.
+/// A new folder with authorities and certificates of clients, and a node that knows the authority
+/// `plant` and its revocations.
 struct Bench {
     folder: tempfile::TempDir,
     node: Node,
@@ -18,7 +18,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Says that there is no openssl or no curl if that is so.
+    /// Starts the node. If openssl or curl is missing, reports the test as skipped.
     fn start(test: &str, flags: &[&str]) -> Option<Self> {
         if Command::new("curl").arg("-V").output().is_err() {
             skip(test, "there is no curl");
@@ -33,7 +33,7 @@ impl Bench {
         Some(Self { folder, node, https })
     }
 
-    /// Calls a function over HTTPS; the status, or 0 if there was no answer, and the body.
+    /// Calls a function over HTTPS. Returns the body and the status, or 0 if there was no answer.
     fn call(&self, certificate: Option<(&str, &str)>, path: &str, rest: &[&str]) -> (u16, String) {
         let mut curl = Command::new("curl");
         curl.current_dir(self.folder.path()).args(["-sk", "-w", "\n%{http_code}"]).args(rest);
@@ -46,7 +46,7 @@ impl Bench {
         (status.parse().unwrap_or_default(), body.to_owned())
     }
 
-    /// The same with the certificate `NAME.crt`.
+    /// Calls a function with the certificate `NAME.crt`.
     fn with(&self, name: &str, path: &str) -> (u16, String) {
         self.call(Some((&format!("{name}.crt"), &format!("{name}.key"))), path, &[])
     }
@@ -73,7 +73,7 @@ fn certificates_say_who_calls() {
         ("fan", "/all", "fan-1"),
         ("named", "/all", "pump-4.plant.example"),
         ("named", "/pumps", "pump-4.plant.example"),
-        // A function for everyone learns nothing of certificates.
+        // A function that is open to everyone sees nothing of certificates.
         ("pump", "/open", "None"),
         ("fan", "/open", "None"),
     ] {
@@ -85,7 +85,7 @@ fn certificates_say_who_calls() {
     assert_eq!(bench.with("nameless", "/open").0, 200);
     refused(bench.call(None, "/all", &[]), "no certificate");
     assert_eq!(bench.call(None, "/open", &[]), (200, "None".into()), "it is asked, not required");
-    // Such clients get no connection, whatever they call.
+    // Clients with these certificates get no connection, whatever they call.
     for certificate in ["stranger", "server", "expired", "lost", "below", "old"] {
         for path in ["/all", "/open"] {
             assert_eq!(bench.with(certificate, path).0, 0, "{certificate} {path}");
@@ -100,7 +100,7 @@ fn certificates_say_who_calls() {
     let below = Some(("below.pem", "below.key"));
     assert_eq!(bench.call(below, "/all", &[]), (200, "pump-9".into()), "with its authority");
 
-    // Both versions of HTTP and of TLS, kept connections, and claims of the client.
+    // Tests both versions of HTTP and of TLS, kept connections, and forged claims of the client.
     let pump = Some(("pump.crt", "pump.key"));
     for version in [&["--http1.1"][..], &["--http2"], &["--tls-max", "1.2"]] {
         assert_eq!(bench.call(pump, "/all", version), (200, "pump-3".into()), "{version:?}");
@@ -149,10 +149,10 @@ fn no_other_front_runs_them() {
         assert!(ask("all").contains("4.03"), "{}", ask("all"));
         assert!(!ask(".well-known/core").contains("all"), "nobody can call it over CoAP");
     }
-    // The node itself may.
+    // The node itself may call the function.
     assert_eq!(node.ok(&["invoke", "all"]).trim(), "None");
 
-    // An accepted invocation is shown to those who may call its function.
+    // An accepted invocation is shown to callers that may call its function.
     let pump = Some(("pump.crt", "pump.key"));
     let (status, accepted) = bench.call(pump, "/all", &["-d", "x", "-H", "prefer: respond-async"]);
     assert_eq!(status, 202, "{accepted}");
@@ -179,7 +179,7 @@ fn changed_authorities_are_read_again() {
     join(bench.folder.path(), &["other.crt"], &file);
     wait_for("the other authority", || (bench.with("stranger", "/all").0 == 200).then_some(()));
     assert_eq!(bench.with("pump", "/all").0, 0, "the former authority");
-    // A damaged file changes nothing.
+    // A damaged file has no effect.
     join(bench.folder.path(), &["plant.key"], &file);
     let log = wait_for("the log to say so", || {
         let log = node.log();

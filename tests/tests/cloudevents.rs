@@ -1,6 +1,5 @@
-//! CloudEvents between functions of ours and the official packages of PyPI and npm, over HTTP and
-//! MQTT. Each package runs in a function of its own, which makes events or reads them; the test
-//! carries the messages.
+//! CloudEvents between our functions and the official packages of PyPI and npm, over HTTP and MQTT.
+//! For each package a separate function makes events or reads them. The test carries the messages.
 
 use std::process::Command;
 
@@ -15,7 +14,8 @@ fn fixture(name: &str) -> String {
     std::fs::read_to_string(path).expect("a fixture")
 }
 
-/// Deploys the function that says what it saw, in each language that is there; returns their names.
+/// Deploys the function that reports what it saw, in each language that is available. Returns the
+/// names.
 fn deploy_echoes(node: &Node) -> Vec<&'static str> {
     node.deploy_ok("py", &[("app.py", &fixture("echo.py"))]);
     node.deploy_ok("js", &[("index.mjs", &fixture("echo.mjs"))]);
@@ -123,7 +123,8 @@ fn a_malformed_event_is_the_mistake_of_its_sender() {
         assert_eq!((answer.status, answer.text().contains("not JSON")), (400, true), "{name}");
         assert_eq!(node.post(&format!("/{name}"), b"x").text(), "none");
     }
-    // What is not asked for is not read, and the function may decide itself.
+    // An event is read only if the function asks for it, and the function may decide itself what to
+    // do with a wrong one.
     for name in ["py", "js"] {
         let answer = node.call("POST", &format!("/{name}/quiet"), &good[..3], b"");
         assert_eq!((answer.status, answer.text().as_str()), (200, "not looked at"));
@@ -207,7 +208,7 @@ fn events_arrive_and_leave_over_mqtt() {
         );
         assert!(answer.contains("status:400"), "{name}: {answer}");
         assert!(ask(name, &[("id", "1")], "text/plain", "x").starts_with("none|"), "{name}");
-        // The answer is an event, whose attributes are user properties.
+        // The answer is an event. Its attributes are user properties.
         let answer = ask(&format!("{name}/made"), &[], "text/plain", "x");
         for part in ["specversion:1.0", "type:made", "subject:grün 50%", "ext:true"] {
             assert!(answer.contains(part), "{name}: {answer}");

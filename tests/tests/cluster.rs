@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mote_tests::cluster::{Cell, Cluster, lacks};
 use mote_tests::{Connection, skip, wait_for};
 
-/// A cluster with this many cells; `None` if the machine has no Kubernetes.
+/// Starts a cluster with this many cells. Returns `None` if the machine lacks Kubernetes.
 fn cluster(cells: u32) -> Option<Cluster> {
     if let Some(why) = lacks() {
         let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
@@ -53,7 +53,7 @@ fn an_applied_function_answers_on_every_cell() {
     let explained = cluster.kubectl(&["explain", "function.spec.limits.memory"]);
     assert!(explained.contains("Memory of an instance"), "{explained}");
 
-    // The same spec again makes no revision; a setting makes one.
+    // Applying the same spec again makes no new revision. Changing a setting does.
     cluster.apply(&hello("two"));
     cluster.apply(&format!("{}  limits: {{memory: 96MiB}}\n", hello("two")));
     cluster.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "function/hello"]);
@@ -63,7 +63,7 @@ fn an_applied_function_answers_on_every_cell() {
     assert_eq!(described["limits"]["memory_bytes"], 96 << 20);
     assert_eq!(described["revision"], 3);
 
-    // Back to an earlier revision through the resource.
+    // Goes back to an earlier revision through the resource.
     cluster.apply(&format!(
         "{}  limits: {{memory: 96MiB}}\n  traffic: [{{revision: 1, percent: 100}}, {{latest: true, tag: next}}]\n",
         hello("two")
@@ -117,7 +117,8 @@ fn the_command_line_works_as_with_a_node() {
     cluster.ok(&["rollback", "thermo"]);
     assert_eq!(answers(), ["one s1", "one s1"]);
 
-    // The number of a deploy that failed is not given again: a cell would take the next code for it.
+    // The number of a failed deploy is not reused. Otherwise a cell would take the next code for
+    // the failed one.
     assert!(!deploy("an open quote '", &[]).status.success());
     assert!(!deploy("another open quote '", &[]).status.success());
     assert_eq!(answers(), ["one s1", "one s1"]);
@@ -136,7 +137,8 @@ fn the_command_line_works_as_with_a_node() {
         let ready = described["instances"].as_array()?.iter().filter(|one| one["state"] == "ready");
         (ready.count() == 4).then_some(())
     });
-    // A cell that has no traffic for a moment may still be ending an instance of an older revision.
+    // A cell that has had no traffic for a moment may still be stopping an instance of an older
+    // revision.
     wait_for("two instances in each cell", || {
         let two = |cell: &Cell| {
             let described = cell.node.json(&["describe", "thermo", "-o", "json"]);
@@ -166,7 +168,7 @@ fn a_revision_that_does_not_start_receives_no_traffic() {
     let message = cluster.wait_for_reason("hello", "NotStarted");
     assert!(message.contains("nothing_like_it") && message.contains("cell-"), "{message}");
     assert!(cluster.cells.iter().all(|cell| cell.node.get("/hello").text() == "good"));
-    // A resource that no file of which is a function.
+    // None of the resource's files is a function.
     cluster.apply(&hello("x").replace("hello.py", "hello.txt"));
     let message = cluster.wait_for_reason("hello", "Invalid");
     assert!(message.contains("runtime"), "{message}");
@@ -203,24 +205,24 @@ fn cells_come_and_go_and_forget_what_was_removed_while_their_agents_were_away() 
     wait_for("the split", || (cluster.ready("hello").2 == "@1 50 %, @2 50 %").then_some(()));
     cluster.add_cell();
     cluster.wait_until_synced();
-    // The cells know each other.
+    // The cells know each other's addresses.
     for cell in &cluster.cells {
         wait_for("the other cell", || {
             let other = cell.node.management("/v1/cells")["cells"][0].clone();
             (other["state"] == "connected").then_some(())
         });
     }
-    // A cell that was restarted is told again.
+    // A cell that was restarted is told the addresses again.
     cluster.restart_node(0);
     wait_for("the other cell after a restart", || {
         let other = cluster.cells[0].node.management("/v1/cells")["cells"][0].clone();
         (other["state"] == "connected").then_some(())
     });
-    // Its resource comes back when somebody removes it.
+    // The cell's resource is written again after somebody removes it.
     let name = cluster.cells[1].name.clone();
     cluster.kubectl(&["delete", "cell", "-n", "mote-system", &name]);
     cluster.wait_until_synced();
-    // The new cell has the same revisions under the same numbers, and has started none of them.
+    // The new cell has the same revisions with the same numbers, but has started none of them.
     let described = cluster.cells[1].node.json(&["describe", "hello", "-o", "json"]);
     assert_eq!(described["traffic"].as_array().unwrap().len(), 2, "{described}");
     assert_eq!(described["instances"].as_array().unwrap().len(), 0);
@@ -283,7 +285,7 @@ fn schedules_run_on_one_cell_and_bounds_hold_for_the_cluster() {
         let min = a["min"].as_u64()? + b["min"].as_u64()?;
         (min == 1 && a["max"] == 2 && b["max"] == 2).then_some(())
     });
-    // Less than cells: one of them has no instance and forwards.
+    // The maximum is less than the number of cells, so one cell has no instance and forwards.
     cluster.kubectl(&[
         "patch",
         "function",
@@ -308,7 +310,7 @@ fn schedules_run_on_one_cell_and_bounds_hold_for_the_cluster() {
         assert!(instances(&cluster).iter().sum::<usize>() <= 2, "{:?}", instances(&cluster));
     }
     wait_for("one instance", || (instances(&cluster).iter().sum::<usize>() == 1).then_some(()));
-    // The schedules move when their cell goes.
+    // The schedules move when their cell is removed.
     let gone = cluster.cells.remove(index);
     let name = gone.name.clone();
     drop(gone);
@@ -320,8 +322,8 @@ fn schedules_run_on_one_cell_and_bounds_hold_for_the_cluster() {
     wait_for("the schedule to move", || (scheduled(&cluster, 0) == 1).then_some(()));
 }
 
-/// Calls a function on every cell until `stop`, over lasting connections. `newest` is the revision
-/// that every answer must at least have; answers are its number.
+/// Calls a function on every cell until `stop`, over persistent connections. Each answer is a
+/// revision number, which must be at least `newest`.
 fn callers<'s>(
     scope: &'s std::thread::Scope<'s, '_>,
     cluster: &Cluster,
@@ -373,7 +375,7 @@ fn nothing_is_lost_and_nothing_older_answers_while_everything_else_changes() {
         callers(scope, &cluster, &stop, &newest, &count);
         for round in 0..rounds {
             cluster.add_controller();
-            // Every other controller has no time to give the lease back.
+            // Every second controller is killed, so it has no time to give the lease back.
             let killed = Instant::now();
             cluster.end_controller(round % 2 == 0);
             cluster.restart_agent_after_kill(usize::try_from(round % 2).expect("0 or 1"));
@@ -404,7 +406,7 @@ fn nothing_is_lost_and_nothing_older_answers_while_everything_else_changes() {
     );
 }
 
-/// The series of metrics by their names with labels.
+/// Returns the series of the metrics by their names with labels.
 fn series(address: &str, path: &str, key: &str) -> std::collections::BTreeMap<String, f64> {
     let address = address.trim_start_matches("http://").parse().expect("an address");
     let mut connection = Connection::open(address);
@@ -444,14 +446,14 @@ fn metrics_count_functions_cells_and_requests_and_nothing_polls() {
     let got = "mote_agent_api_requests_total{verb=\"get\",resource=\"functionrevisions\"}";
     assert_eq!(of_agent[got], 1.0, "{of_agent:?}");
 
-    // While nothing changes, the controller renews its lease with one request, and that is all. The
-    // number of renewals is the clock; watches are opened again after some minutes.
+    // While nothing changes, the controller only renews its lease, with one request each time. The
+    // number of renewals serves as the clock. Watches are opened again after some minutes.
     let renewals = "mote_cluster_api_requests_total{verb=\"update\",resource=\"leases\"}";
     let requests = |series: std::collections::BTreeMap<String, f64>| {
         let is_request = |name: &String| name.contains("api_requests") && !name.contains("watch");
         series.into_iter().filter(|(name, _)| is_request(name)).collect::<Vec<_>>()
     };
-    // The first renewal reads the lease.
+    // The first renewal also reads the lease.
     wait_for("renewals", || {
         controller().get(renewals).is_some_and(|count| *count >= 2.0).then_some(())
     });
@@ -591,13 +593,14 @@ fn invalid_resources_are_refused_with_the_field() {
     let error =
         cluster.try_apply(&hello("x").replace("name: hello", "name: a.b")).expect_err("a name");
     assert!(error.contains("DNS label"), "{error}");
-    // What needs the code is a condition.
+    // Checks that need the code are reported as a condition.
     cluster.apply(&hello("x"));
     assert!(cluster.wait_for_reason("hello", "NoCells").contains("no cell is ready"));
     cluster.apply("apiVersion: mote.dev/v1alpha1\nkind: Function\nmetadata: {name: gone}\nspec: {code: {revision: 7}}\n");
     let message = cluster.wait_for_reason("gone", "Invalid");
     assert!(message.contains("gone-00007") && message.contains("mote deploy"), "{message}");
-    // Settings beside deployed code would have no effect. Files may replace it.
+    // Settings next to deployed code would have no effect, so they are refused. Files may replace
+    // the deployed code.
     let both = "apiVersion: mote.dev/v1alpha1\nkind: Function\nmetadata: {name: gone}\nspec: {code: {revision: 7}, limits: {memory: 64MiB}}\n";
     let error = cluster.try_apply(both).expect_err("settings beside code");
     assert!(error.contains("beside code, give only traffic"), "{error}");

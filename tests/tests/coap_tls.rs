@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use mote_tests::certificates::certificates;
 use mote_tests::{Node, repository, secure_coap_clients, skip, wait_for};
 
-/// Tells who calls, and how long the body is.
+/// Answers with the caller's name and the length of the body.
 const TELLS: &str = "def handle(event, ctx):
     if event.path == '/large':
         return 'x' * 300000 + 'end'
@@ -17,7 +17,7 @@ const TELLS: &str = "def handle(event, ctx):
 const ACCESS: [(&str, &str); 4] =
     [("open", "public"), ("shut", "key"), ("here", "local"), ("proved", "mtls")];
 
-/// A node with its own certificate and an authority of clients, and files for clients.
+/// A node with its own certificate and an authority for clients, and the files that clients need.
 struct Bench {
     node: Node,
     folder: tempfile::TempDir,
@@ -25,7 +25,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Says that there is no openssl if that is so.
+    /// Starts the node. If openssl is missing, reports the test as skipped.
     fn start(test: &str) -> Option<Self> {
         let folder = certificates(test)?;
         let file = folder.path().join("plant.crt");
@@ -56,14 +56,14 @@ impl Bench {
         command
     }
 
-    /// What a request of libcoap prints: the answer, or nothing.
+    /// Runs a libcoap request and returns its output: the answer, or nothing.
     fn call(&self, client: &str, path: &str, args: &[&str]) -> String {
         let output = self.libcoap(client, path, args).output().expect("the client runs");
         let text = [output.stdout, output.stderr].concat();
         String::from_utf8_lossy(&text).trim().to_owned()
     }
 
-    /// Runs a job of the client in Python, and returns what it printed.
+    /// Runs a job of the Python client, and returns what the job printed.
     fn python(&self, job: &str, rest: &[&str]) -> String {
         let output = Command::new(python())
             .arg("-B")
@@ -81,7 +81,7 @@ impl Bench {
     }
 }
 
-/// The interpreter with aiocoap.
+/// Returns the Python interpreter that has aiocoap.
 fn python() -> PathBuf {
     repository().join(".cache/test-venv/bin/python3")
 }
@@ -110,7 +110,8 @@ fn libcoap_calls_functions_over_tls() {
         let call = |path: &str, args: &[&str]| bench.call(client, path, args);
         assert_eq!(call("/open", &[]), "GET None 0");
         assert_eq!(call("/here", &[]), "GET None 0", "the client is on this machine");
-        // libcoap 4.3.1 with GnuTLS cannot send a message that needs two records, also not to itself.
+        // libcoap 4.3.1 with GnuTLS cannot send a message that needs two records, not even to
+        // itself.
         let blocks: &[&str] = if client.ends_with("gnutls") { &["-b", "1024"] } else { &[] };
         let sent = call("/open", &[&["-m", "post", "-f", "body"], blocks].concat());
         assert_eq!(sent, "POST None 200000");
@@ -187,7 +188,7 @@ fn clients_that_are_slow_or_hostile_keep_nothing() {
         bench.python("protocols", &[]),
         "TLSv1.3 coap\nTLSv1.3 coap\nTLSv1.3 None\nrefused\n"
     );
-    // The answer of the largest message that the node sends, and nothing of it is lost in TLS.
+    // This is the largest message that the node sends. Nothing of it may be lost in TLS.
     assert_eq!(bench.python("slow", &["/open/large", "260000"]), "261120 x xxx\n");
     assert_eq!(bench.python("hostile", &[]), "alert\n2.05 10 GET None 0\nclosed\n");
     let log = bench.node.log();

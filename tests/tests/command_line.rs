@@ -1,4 +1,4 @@
-//! The command line and the view of a node as users see them: counts, logs, hints, completion.
+//! The command line and the state of a node as users see them: counts, logs, hints, completion.
 
 use std::process::{Command, Stdio};
 
@@ -31,7 +31,7 @@ fn counts_go_on_through_a_redeploy_and_agree_with_the_metrics() {
     assert!(metrics.lines().any(|found| found == line), "{metrics}");
 }
 
-/// `/metrics` of the management socket, with this `Accept`.
+/// Reads `/metrics` from the management socket with this `Accept`.
 fn metrics(node: &Node, accept: &str) -> String {
     let socket = node.dir.path().join("s");
     let mut curl = Command::new("curl");
@@ -126,7 +126,7 @@ fn bash_completes_names_of_functions() {
              _mote_with_names mote \"${{COMP_WORDS[COMP_CWORD]}}\" \"\"\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"",
             folder.display()
         );
-        // A file, because one argument may have 128 KiB only.
+        // The text is in a file, because a single argument may have at most 128 KiB.
         let file = node.dir.path().join("ask.sh");
         std::fs::write(&file, ask).expect("write the script");
         let answer = Command::new("bash")

@@ -1,5 +1,5 @@
-//! Unchanged functions for other platforms on a real node: contracts first, then the platforms' own
-//! manifests.
+//! Unchanged functions of other platforms on a real node: first the contracts, then the platforms'
+//! own manifests.
 
 use std::process::Command;
 
@@ -287,7 +287,7 @@ fn kubeless_by_manifest() {
 #[test]
 fn kubeless_archives() {
     let node = Node::start();
-    // The form in which the platform's client writes a function of several files.
+    // The platform's client writes a function of several files in this form.
     let zip = |files: &[(&str, &str)]| {
         let script = "import sys, zipfile\nnames = sys.argv[1:]\nwith zipfile.ZipFile(sys.stdout.buffer, 'w') as out:\n    \
                       for name, text in zip(names[::2], names[1::2]): out.writestr(name, text)";
@@ -438,7 +438,7 @@ fn what_is_not_offered_is_refused_by_name() {
     let output = node.deploy("kl", &[("mote.toml", manifest)]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("compat \"kubeless\" is not supported yet for runtime exec"), "{said}");
-    // A handler of our own in a file with that name follows our own contract.
+    // A handler under our contract keeps our contract even in a file with that name.
     let own = "def handle(event, ctx):\n    return event.path\n";
     node.deploy_ok("own", &[("handler.py", own)]);
     assert_eq!(node.get("/own/a").text(), "/a");

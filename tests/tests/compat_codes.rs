@@ -1,6 +1,6 @@
 //! Status codes by condition under the contracts of Knative and Kubeless, whose management API is
-//! Kubernetes'. `openwhisk.rs` tests OpenWhisk's codes, `compat_status.rs` full queues and the
-//! other platforms.
+//! that of Kubernetes. `openwhisk.rs` tests the codes of OpenWhisk. `compat_status.rs` tests full
+//! queues and the other platforms.
 
 use mote_tests::{Node, wait_for};
 
@@ -11,8 +11,8 @@ fn check(node: &Node, name: &str, path: &str, body: &[u8], expected: u16) {
     assert_eq!(answer.status, expected, "{name}{path}: {}", answer.text());
 }
 
-/// Checks the answers that every contract requires of a function that fails as the path says;
-/// `late` is the status after the deadline.
+/// Checks the answers that every contract requires of a function that fails in the way that the
+/// path says. `late` is the status after the deadline.
 fn check_all(node: &Node, name: &str, late: u16) {
     check(node, name, "", b"", 200);
     check(node, name, "/fail", b"", 500);

@@ -1,4 +1,4 @@
-//! Go functions: built on the node, with only the standard library unless they import more.
+//! Go functions. The node builds them with only the standard library, unless they import more.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use mote_tests::compat::{call, check_error, deploy, deploy_manifest, fixture};
 use mote_tests::{Answer, Node, skip};
 use serde_json::json;
 
-/// A node; `None` where Go is missing.
+/// Starts a node. Returns `None` if Go is missing.
 fn node(test: &str) -> Option<Node> {
     let found = Command::new("go").arg("version").output();
     if !found.is_ok_and(|output| output.status.success()) {
@@ -64,8 +64,8 @@ fn check_open_faas(node: &Node) {
     check_error(node, "of-http", &node.get("/of-http"));
 }
 
-/// Functions that take bytes, each call in a process of its own, and functions that use the
-/// platform's packages.
+/// Tests functions that take bytes, where each call runs in a separate process, and functions that
+/// use the platform's packages.
 fn check_open_faas_packages(node: &Node) {
     let said = deploy(node, "openfaas/go-classic", "of-go");
     assert!(said.contains("compat openfaas (package function, func Handle(req []byte))"), "{said}");
@@ -177,7 +177,8 @@ fn check_others(node: &Node) {
     assert_eq!(answer.header("x-kind"), Some("test"));
 }
 
-/// One test and one node: compiling the standard library takes longer than everything else here.
+/// One test with one node, because compiling the standard library takes longer than everything else
+/// here.
 #[test]
 fn contracts() {
     let Some(node) = node("contracts") else { return };
@@ -193,7 +194,7 @@ fn contracts() {
     check_mistakes(&node);
 }
 
-/// Our own contract: a handler of net/http in any package.
+/// Tests our own contract: a net/http handler in any package.
 fn check_own(node: &Node) {
     let files = [(
         "hello.go",
@@ -208,7 +209,7 @@ fn check_own(node: &Node) {
     assert_eq!(node.json(&["describe", "own", "-o", "json"])["runtime"], "go");
 }
 
-/// No module of these exists anywhere, so a build that asks a proxy fails.
+/// These modules exist nowhere else, so a build that asks a proxy fails.
 fn check_vendored(node: &Node) {
     let greeting = (
         "vendor/words.invalid/greeting/greeting.go",
@@ -271,7 +272,7 @@ fn modules_come_from_the_proxy() {
     assert_eq!(answer.json(), wanted);
 }
 
-/// The node searches for Go in its own PATH, which does not contain it here.
+/// The node searches for Go in its own PATH. Here that PATH does not contain Go.
 #[test]
 fn a_node_without_go_says_so() {
     let empty = tempfile::tempdir().expect("a folder");

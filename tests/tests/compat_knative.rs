@@ -1,5 +1,5 @@
-//! Unchanged Knative functions as `func` makes them, on a real node: HTTP and CloudEvents, in both
-//! modes, and functions with their own server.
+//! Unchanged Knative functions as `func` creates them, on a real node: HTTP and CloudEvents in both
+//! modes, and functions with a server.
 
 use mote_tests::compat::{call, check_error, deploy, deploy_manifest, fixture, json_call};
 use mote_tests::{Answer, Node};
@@ -61,7 +61,7 @@ fn node_http() {
     assert_eq!(described["limits"]["concurrency"], 50);
 }
 
-/// `mote import` uses variables of its own environment, as `func deploy` does.
+/// Like `func deploy`, `mote import` uses variables from its own environment.
 #[test]
 fn import_of_func_yaml() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -108,7 +108,7 @@ fn node_answers() {
     let status = node.get("/answers/status");
     assert_eq!((status.status, status.header("x-kind")), (418, Some("teapot")));
     assert_eq!(node.get("/answers/object").json(), json!({ "answer": 42 }));
-    // Without a body the object itself is the answer, as faas-js-runtime sends it since 0.9.5.
+    // Without a body, the answer is the object itself, as in faas-js-runtime since 0.9.5.
     let missing = node.get("/answers/missing");
     assert_eq!(missing.status, 404);
     assert_eq!(missing.json(), json!({ "statusCode": 404, "result": "no such city" }));

@@ -1,5 +1,5 @@
-//! Things that users bring from other platforms besides the code: manifests with several functions
-//! of which some cannot run here, commands that install packages, older contracts, longer
+//! Things other than code that users bring from other platforms: manifests with several functions,
+//! some of which cannot run here; commands that install packages; older contracts; longer
 //! deadlines.
 
 use std::os::unix::fs::PermissionsExt;
@@ -38,7 +38,7 @@ fn a_lock_file_of_an_older_npm_is_brought_up_to_date() {
         ("waits/package.json", package),
         ("waits/package-lock.json", lock),
     ]);
-    // The file as in a repository that was checked out read-only.
+    // The file is read-only, as in a repository that was checked out read-only.
     let path = folder.path().join("waits/package-lock.json");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).expect("a file");
     let said = node.mote(&["deploy", folder.path().to_str().expect("text")]);
@@ -68,7 +68,7 @@ fn a_stack_is_deployed_but_for_the_functions_that_cannot_be() {
     assert!(said.contains("left out: image, rust"), "{said}");
     assert!(said.contains("image: lang \"dockerfile\" is not supported"), "{said}");
     assert_eq!(node.get("/good").text(), "good");
-    // The oldest template of Node: the body and a callback.
+    // The oldest Node template receives the body and a callback.
     assert_eq!(node.post("/old", b"tea").json()["status"], "got tea");
     node.ok(&["remove", "good", "old", "--yes"]);
 
@@ -113,7 +113,7 @@ fn specs_of_fission_are_deployed_with_the_code_beside_them() {
     assert_eq!(node.get("/adds").text(), "3 C");
     assert_eq!(node.post("/shouts", b"tea").text(), "TEA");
     assert_eq!(node.json(&["describe", "adds", "-o", "json"])["limits"]["timeout_ms"], 5_000);
-    // The folder of the specs stands for the folder that contains it.
+    // Given the folder of the specs, the command uses the folder that contains it.
     write(folder.path(), &[("specs/fission-deployment-config.yaml", "kind: DeploymentConfig\n")]);
     write(folder.path(), &[("words/unit.py", "NAME = ' F'\n")]);
     node.ok(&["deploy", &format!("{path}/specs")]);
@@ -206,7 +206,7 @@ fn fission_functions_of_fastapi_are_served_by_it() {
     assert_eq!((plain.text().as_str(), plain.header("x-a")), ("plain", Some("b")));
     let teapot = node.get("/fast?tea=coffee");
     assert_eq!((teapot.status, teapot.json()), (418, serde_json::json!({"detail": "a teapot"})));
-    // A plain function without imports; its text becomes JSON, as with FastAPI.
+    // A plain function without imports. Its text becomes JSON, as with FastAPI.
     let manifest = "version = 1\ncompat = \"fission\"\ntemplate = \"fastapi\"\n";
     let code = "def main(request):\n    return request.url.path\n";
     node.deploy_ok("says", &[("main.py", code), ("mote.toml", manifest)]);
@@ -234,7 +234,8 @@ fn applications_of_old_and_new_starlette_find_their_routes() {
         ] {
             let answer = node.get(&format!("/{name}{path}"));
             assert_eq!(answer.status, 200, "{version} {path}: {}", answer.text());
-            // Addresses that the application generates lead back to it through the node.
+            // Addresses that the application generates lead through the node back to the
+            // application.
             let own = format!("/{name}{path}");
             let expected = serde_json::json!([parameters, own, format!("/{name}/one/2")]);
             assert_eq!(answer.json(), expected, "{version} {path}");
@@ -289,12 +290,12 @@ fn a_nuclio_function_calls_others_of_the_node_by_name() {
     let answer = node.get("/calling");
     let expected = serde_json::json!([201, ["PUT", "/a", "tea"], "application/json"]);
     assert_eq!(answer.json(), expected, "{}", node.ok(&["logs", "calling"]));
-    // No other part of the node can be reached in this way.
+    // This way leads to no other part of the node.
     let other = "import urllib.request\ndef handle(event, ctx):\n    \
                  return urllib.request.urlopen('http://mote.internal/called').read()\n";
     node.deploy_ok("other", &[("app.py", other)]);
     assert_eq!(node.get("/other").status, 500);
-    // Any function that may reach that name can call others by it.
+    // Any function that may reach this name can call other functions through it.
     let allowed = "version = 1\n[allow]\nnet = [\"mote.internal:80\"]\n";
     node.deploy_ok("allowed", &[("app.py", other), ("mote.toml", allowed)]);
     assert_eq!(node.get("/allowed").json(), serde_json::json!(["GET", "/", ""]));
@@ -353,7 +354,7 @@ fn fission_functions_in_node_are_told_by_their_parameters() {
 #[test]
 fn packages_of_the_platforms_images_are_there_and_those_of_the_machine_are_not() {
     let node = Node::start();
-    // A template of OpenFaaS serves with Flask.
+    // Templates of OpenFaaS serve with Flask.
     let code = "from flask import jsonify\ndef handle(event, context):\n    return jsonify(a=1)\n";
     let said = node.deploy("json", &[("handler.py", code)]);
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
@@ -393,7 +394,7 @@ fn a_script_of_another_platform_needs_no_executable_bit() {
     let manifest = "apiVersion: nuclio.io/v1\nkind: Function\nmetadata: {name: rev}\nspec:\n  \
                     handler: reverse.sh\n  runtime: shell\n";
     let files = [("function.yaml", manifest), ("reverse.sh", "#!/bin/sh\nrev\n")];
-    // The file has no executable bit, as an editor writes it.
+    // The file has no executable bit, just as an editor writes it.
     let folder = folder(&files);
     node.ok(&["deploy", folder.path().to_str().expect("text")]);
     assert_eq!(node.post("/rev", b"abc").text().trim_end(), "cba");
@@ -416,7 +417,7 @@ fn an_openwhisk_manifest_is_deployed_but_for_the_actions_that_cannot_be() {
     assert!(said.contains("pot: docker \"someone/pot\" is not supported"), "{said}");
     assert!(said.contains("cup: function \"cup.swift\" is not supported"), "{said}");
     assert_eq!(node.get("/tea-brew?minutes=3").json()["cup"], "green for 3");
-    // An action of the same name in another package is a different function.
+    // An action with the same name in another package is a different function.
     let manifest = "packages:\n  coffee:\n    actions:\n      brew: {function: brew.js}\n";
     let brew = "function main() { return { cup: 'black' }; }\n";
     let other = self::folder(&[("manifest.yaml", manifest), ("brew.js", brew)]);
@@ -468,8 +469,8 @@ fn the_exit_code_of_a_serializing_program_decides_the_status() {
     let node = Node::start();
     let stack = "provider: {name: openfaas}\nfunctions:\n  fails:\n    lang: sh\n    \
                  handler: ./code\n    fprocess: ./run.sh\n    environment: {mode: serializing}\n";
-    // The output is usually read before the program ends, so a mode that streams would answer 200
-    // in some runs.
+    // The output is usually read before the program ends, so a streaming mode would answer 200 in
+    // some runs.
     let run = "#!/bin/sh\nhead -c 50000 /dev/zero | tr '\\0' x\nexit 3\n";
     let folder = folder(&[("stack.yml", stack), ("code/run.sh", run)]);
     node.ok(&["deploy", folder.path().to_str().expect("text")]);

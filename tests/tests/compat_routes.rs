@@ -1,4 +1,5 @@
-//! Hosts and paths that the manifests of other platforms give to functions: a node answers there.
+//! Hosts and paths that the manifests of other platforms give to functions. A node must answer
+//! there.
 
 use std::path::Path;
 
@@ -19,7 +20,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
-/// Deploys a folder, and returns what the command says.
+/// Deploys a folder, and returns the output of the command.
 fn deploy(node: &Node, folder: &Path, more: &[&str]) -> String {
     let ended = node.mote(&[&["deploy", text(folder)], more].concat());
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
@@ -27,7 +28,7 @@ fn deploy(node: &Node, folder: &Path, more: &[&str]) -> String {
     said
 }
 
-/// A request to the node under another name.
+/// Sends a request to the node under another host name.
 fn at(node: &Node, host: &str, method: &str, path: &str) -> Answer {
     call_at(node.http, method, path, &[("host", host)], b"")
 }
@@ -72,7 +73,8 @@ metadata: {name: words}
 spec: {relativeurl: '/say/{word:.*}', method: GET, functionref: {type: name, name: says}}
 ";
 
-/// A Fission function with its package; its code is the folder of its name.
+/// The manifest of a Fission function with its package. Its code is in the folder with the
+/// function's name.
 fn fission(name: &str, environment: &str, entry: &str) -> String {
     format!(
         "include: ['{name}/*']\nkind: ArchiveUploadSpec\nname: a-{name}\n---\n\
@@ -107,7 +109,7 @@ fn fission_functions_answer_at_the_paths_of_their_triggers() {
     check_fission(&node);
     node.ok(&["remove", "orders", "says", "--yes"]);
 
-    // The written manifests have the same routes.
+    // The manifests that `mote import` writes have the same routes.
     node.ok(&["import", text(folder.path())]);
     for name in ["orders", "says"] {
         deploy(&node, &folder.path().join(name), &[]);

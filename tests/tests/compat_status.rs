@@ -1,5 +1,5 @@
-//! The answers to each platform's clients, condition by condition: one row per condition, one cell
-//! per platform. A cell is `None` if the platform does not have the condition. A new platform is a
+//! The answers to each platform's clients by condition: one row for each condition, one cell for
+//! each platform. A cell is `None` if the platform does not have the condition. A new platform is a
 //! new column.
 
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use mote_tests::{Answer, Node, base64, basic_auth, call_at};
 use serde_json::json;
 
-/// A condition that [`Scene`] makes on a node.
+/// A condition that [`Scene`] brings about on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Condition {
     UnknownFunction,
@@ -39,7 +39,8 @@ const ROWS: [Condition; 10] = [
 ];
 
 /// tinyFaaS has neither a deadline nor a queue nor a limit of bodies. A node has them, and answers
-/// 500, as for every failure, and 413. Uploads overwrite functions.
+/// 413 for a body that is too long, and otherwise 500, as for every failure. Uploads overwrite
+/// functions.
 const TINYFAAS: Cells = [
     Some(404),
     Some(200),
@@ -64,7 +65,7 @@ const OPENFAAS: Cells = [
     Some(400),
     Some(413),
 ];
-/// There are no calls without a waiting caller, and no credentials on loopback.
+/// Nuclio has no calls without a waiting caller, and no credentials on loopback.
 const NUCLIO: Cells = [
     Some(404),
     Some(500),
@@ -78,18 +79,18 @@ const NUCLIO: Cells = [
     Some(413),
 ];
 
-/// Called at the node's own front. It has neither a management API nor accepted calls, and the
-/// limit of bodies is the node's.
+/// Knative functions are called at the node's own front. Here there are neither a management API
+/// nor accepted calls, and the limit of bodies is the node's.
 const KNATIVE: Cells =
     [Some(404), Some(500), Some(504), Some(503), Some(502), None, None, None, None, Some(413)];
-/// The same; Kubeless has no queue that could be full, but a node has one.
+/// As for Knative. Kubeless has no queue that could be full, but a node has one.
 const KUBELESS: Cells =
     [Some(404), Some(500), Some(408), Some(429), Some(502), None, None, None, None, Some(413)];
 
-/// The code of a function that contains a line.
+/// Returns the code of a function that contains a line.
 type Code = fn(&str) -> String;
 
-/// A function of [`KNATIVE`] that contains this line.
+/// Returns a function for [`KNATIVE`] that contains this line.
 fn knative(line: &str) -> String {
     let answer = "await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n        \
                   await send({'type': 'http.response.body', 'body': b'ok'})";
@@ -99,12 +100,12 @@ fn knative(line: &str) -> String {
     )
 }
 
-/// A function of [`KUBELESS`] that contains this line.
+/// Returns a function for [`KUBELESS`] that contains this line.
 fn kubeless(line: &str) -> String {
     format!("import os, time\ndef handle(event, context):\n    {line}\n    return 'ok'\n")
 }
 
-/// Functions that can produce each condition.
+/// Functions that can bring about each condition.
 struct Scene {
     node: Node,
 }
@@ -182,7 +183,7 @@ impl Scene {
     }
 }
 
-/// The requests with which a platform's client produces the conditions.
+/// The requests by which a platform's client brings about the conditions.
 trait Platform {
     fn call(&self, function: &str, body: &[u8]) -> Answer;
     /// Calls without waiting for the result.
@@ -191,7 +192,7 @@ trait Platform {
     fn bad_create(&self) -> Answer;
     /// Sends a management request without credentials.
     fn unauthorised(&self) -> Answer;
-    /// Creates a function twice; returns the second answer.
+    /// Creates a function twice. Returns the second answer.
     fn create_twice(&self) -> Answer;
 
     fn meet(&self, condition: Condition) -> Answer {
@@ -320,7 +321,7 @@ impl Platform for Nuclio {
     }
 }
 
-/// Functions of a platform whose API a node does not have, called at the node's own front.
+/// Functions of a platform whose API a node does not have. They are called at the node's own front.
 struct AtTheFront {
     front: SocketAddr,
     compat: &'static str,

@@ -1,5 +1,5 @@
-//! The demo of the README: all examples, a year of temperatures, and some months of them through an
-//! MQTT broker.
+//! The demo of the README: all examples, temperatures for a whole year, and some months of them
+//! through an MQTT broker.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! Deploys: a failure leaves the old revision serving; packages are installed at deploy time.
+//! Deploys: after a failure the old revision keeps serving, and packages are installed at deploy
+//! time.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -38,7 +39,7 @@ fn a_broken_revision_never_takes_traffic_and_says_why() {
 fn a_crash_in_the_middle_of_a_deploy_leaves_the_old_revision() {
     let node = Node::start();
     node.deploy_ok("f", &[("app.py", &says("old"))]);
-    // A revision whose start takes long enough to be interrupted.
+    // The revision takes so long to start that the start can be interrupted.
     let slow = "import time\ntime.sleep(30)\ndef handle(event, ctx):\n    return 'new'\n";
     let folder = node.dir.path().join("slow");
     std::fs::create_dir_all(&folder).unwrap();
@@ -55,7 +56,7 @@ fn a_crash_in_the_middle_of_a_deploy_leaves_the_old_revision() {
     assert_eq!(node.get("/f").text(), "old");
 }
 
-/// Sandboxes of this node: the zygote's children.
+/// Counts the sandboxes of this node, which are the zygote's children.
 fn instances(node: &Node) -> usize {
     let children = |pid: &str| -> Vec<String> {
         let output = Command::new("pgrep").args(["-P", pid]).output().expect("pgrep");
@@ -201,7 +202,7 @@ fn what_comes_from_elsewhere_is_not_replaced_in_silence() {
     let own: Vec<_> = own.iter().map(|(name, text)| (*name, text.as_str())).collect();
     let name = [("mote.toml", "version = 1\nname = \"greet\"\n")];
     let own = [&own[..], &name[..]].concat();
-    // Also when the folder first has a mote.toml of its own.
+    // This also holds if the folder had a mote.toml before.
     let without: Vec<_> = own.iter().filter(|(file, _)| *file == "app.py").copied().collect();
     for files in [&own, &own, &without, &own] {
         let said = project("own", files);
@@ -286,7 +287,8 @@ def handle(event, ctx):
     let manifest = |env: &str| {
         format!("version = 1\n[limits]\nmemory = \"128MiB\"\n[env]\nTZ = \"Asia/Tokyo\"\n{env}")
     };
-    // Those that a running interpreter applies, and those that need one of their own.
+    // First the variables that a running interpreter can apply, then those that need a new
+    // interpreter.
     let applied =
         "PYTHONPATH = \"/function/lib\"\nNODE_PATH = \"/function/node\"\nNODE_ENV = \"test\"\n";
     let early = "PYTHONHASHSEED = \"0\"\nPYTHONOPTIMIZE = \"1\"\n\
@@ -310,7 +312,7 @@ def handle(event, ctx):
         assert!(some.starts_with("9 9 0 found "), "{some}");
         let all = node.get("/p-all").text();
         assert!(all.starts_with("9 9 1 found "), "{all}");
-        // Without the variable, each interpreter has another hash.
+        // Without the variable, each interpreter has a different hash.
         assert!(seeded.is_empty() || seeded == all, "{seeded}, then {all}");
         seeded = all;
         assert_eq!(node.get("/j-some").text(), "9 found late test");
@@ -353,7 +355,7 @@ fn code_may_be_written_to_where_the_platform_or_the_manifest_says_so() {
             assert!(first.trim().starts_with("nx "), "{name}: {first}");
             let second = node.get(&format!("/{name}")).text();
             assert!(second.trim().starts_with("nxx "), "{name}: {second}");
-            // A new instance begins with the code as it was deployed.
+            // A new instance starts with the code as it was deployed.
             node.ok(&["scale", name, "0"]);
         }
     }
@@ -361,7 +363,8 @@ fn code_may_be_written_to_where_the_platform_or_the_manifest_says_so() {
 
 #[test]
 fn a_java_virtual_machine_runs() {
-    // A tool of every Java runtime that reads the configuration of its security providers.
+    // keytool is part of every Java runtime, and it reads the configuration of the security
+    // providers.
     let has_java = Command::new("keytool").arg("-help").output().is_ok();
     if !has_java {
         return mote_tests::skip("Java", "keytool is not installed: scripts/setup.sh java");
@@ -443,7 +446,7 @@ server.serve_forever()
 "
         )
     };
-    // One instance at a time, so that each end is counted once.
+    // There is one instance at a time, so that each end is counted once.
     let manifest = "version = 1\nruntime = \"server\"\ncommand = [\"python3\", \"app.py\"]\n\
                     [scale]\nmax = 1\n";
     let log_says = |text: &str, times: usize| {

@@ -1,21 +1,21 @@
-//! The commands that the documents show, run in order against a real node.
+//! Runs the commands that the documents show, in order, against a real node.
 //!
-//! Every block marked `console` in README.md, the tutorial and the guides is a session: lines that
-//! begin with `$ ` are run by a shell, lines that begin with `> ` continue the command above, and the
+//! Every block marked `console` in README.md, the tutorial and the guides is a session. A shell
+//! runs the lines that begin with `$ `. Lines that begin with `> ` continue the command above. The
 //! other lines are what the command prints. A command without such lines may print anything.
 //!
-//! - `…` stands for a part that differs from run to run; alone on a line, for any number of lines.
-//!   Runs of spaces count as one, because columns are as wide as their content.
-//! - The times in the steps of a deploy, which begin with ✓, are not compared: only slow steps show
-//!   them.
+//! - `…` stands for a part that differs from run to run; alone on a line, it stands for any number
+//!   of lines. Runs of spaces count as one, because columns are as wide as their content.
+//! - The times in the steps of a deploy, which begin with ✓, are not compared, because only slow
+//!   steps show them.
 //! - A command must fail if and only if its documented output has a line that begins with `error[`.
-//! - The documented addresses are replaced by those of the node under test, `sudo` does nothing, and
-//!   `mote up` starts a node; a document without it finds one running.
+//! - The documented addresses are replaced by those of the node under test, `sudo` does nothing,
+//!   and `mote up` starts a node. If a document does not start a node, one is already running.
 //! - `<!-- file: PATH -->` above any block: the block is written to that file.
-//! - `<!-- first: COMMAND -->`: a command that runs here and is not shown; it must succeed.
+//! - `<!-- first: COMMAND -->`: a command that runs here and is not shown. It must succeed.
 //!   `$MOTE_FIXTURES` has functions written for other platforms.
-//! - `<!-- node: stop -->`: the node stops here; the next `mote up` starts it on the same data.
-//! - `<!-- not run: REASON -->` above a block: the block is not run, which the test prints.
+//! - `<!-- node: stop -->`: the node stops here. The next `mote up` starts it on the same data.
+//! - `<!-- not run: REASON -->` above a block: the block is not run, and the test prints this.
 //!
 //! A block of commands in another form (`sh`, `bash`, no language) must have one of these comments.
 
@@ -28,11 +28,11 @@ use std::process::{Command, Stdio};
 
 use mote_tests::{Node, has_one_processor, mote_binary, skip};
 
-/// Longest time that one command of a document may take; some commands build Go functions.
+/// Longest time that one command of a document may take. Some commands build Go functions.
 const COMMAND_SECONDS_MAX: &str = "300";
-/// Programs that some machines do not have.
+/// Programs that are missing on some machines.
 const TOOLS: [&str; 3] = ["coap-client-openssl", "coap-client", "sqlite3"];
-/// Languages of blocks that must be run or give a reason why not.
+/// Languages of blocks that must either be run or give a reason for not being run.
 const COMMANDS: [&str; 4] = ["", "sh", "bash", "shell"];
 /// Documented addresses of other platforms' APIs, and the names of these fronts in an announcement.
 const PLATFORMS: [(&str, &str, &str); 7] = [
@@ -52,12 +52,12 @@ fn root() -> PathBuf {
 /// A step of a document, in its order.
 #[derive(Debug, PartialEq)]
 enum Step {
-    /// A command of a block that starts in this line, and its output; the output is empty for a
-    /// command that may print anything.
+    /// A command of a block that starts in this line, and its output. The output is empty if the
+    /// command may print anything.
     Run { line: usize, command: String, shown: Vec<String> },
     /// A command that the document does not show.
     First { line: usize, command: String },
-    /// The node stops and leaves its data.
+    /// Stops the node. Its data stays.
     Stop,
     /// A block that is the content of a file.
     File { path: String, text: String },
@@ -65,7 +65,7 @@ enum Step {
     NotRun { line: usize, reason: String },
 }
 
-/// The meaning of a comment above a block.
+/// What a comment above a block asks for.
 enum Mark {
     File(String),
     NotRun(String),
@@ -76,7 +76,7 @@ fn comment<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     Some(inner.strip_prefix(key)?.strip_prefix(':')?.trim())
 }
 
-/// Reads a document; panics if a block of commands has no mark that it needs.
+/// Reads a document. Panics if a block of commands lacks a required mark.
 fn steps(document: &str, text: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut mark = None;
@@ -141,7 +141,7 @@ fn session(number: usize, block: &[String], steps: &mut Vec<Step>) {
     }
 }
 
-/// A line with single spaces, none at the ends, and no time at the end of a step.
+/// Returns a line with single spaces, no spaces at the ends, and no time at the end of a step.
 fn plain(line: &str) -> String {
     let mut words: Vec<&str> = line.split_whitespace().collect();
     while let [first, .., time, unit] = words[..] {
@@ -195,14 +195,14 @@ fn fits(shown: &[String], lines: &[String]) -> bool {
     }
 }
 
-/// A document under test: its folder, its node, and the meaning of its addresses here.
+/// A document under test: its folder, its node, and the local equivalents of its addresses.
 struct Reader {
     document: String,
     folder: tempfile::TempDir,
     node: Option<Node>,
-    /// The data of a node that has stopped.
+    /// The data of a node that was stopped.
     kept: Option<tempfile::TempDir>,
-    /// Documented texts and the texts that replace them here.
+    /// Texts in the document, and the texts that replace them here.
     here: Vec<(String, String)>,
     commands: usize,
 }
@@ -216,7 +216,7 @@ impl Reader {
         std::fs::create_dir_all(&bin).unwrap();
         std::os::unix::fs::symlink(mote_binary(), bin.join("mote")).unwrap();
         program(&bin.join("sudo"), "exec \"$@\"");
-        // curl shows no progress here, as it shows none on a terminal.
+        // Turns off curl's progress output, which is also missing on a terminal.
         if let Some(curl) = which("curl") {
             program(&bin.join("curl"), &format!("exec {} -sS \"$@\"", curl.display()));
         }
@@ -246,7 +246,7 @@ impl Reader {
         self.folder.path().join("work")
     }
 
-    /// `mote up`: starts a node as the document does, with ports of its own.
+    /// Runs `mote up`: starts a node like that of the document, but with free ports.
     fn up(&mut self, words: &[&str]) -> String {
         self.node = None;
         let work = self.work();
@@ -285,7 +285,7 @@ impl Reader {
         for &(_, name, documented) in served {
             let address = node.platform(name).to_string();
             if name == "coaps" {
-                // In a URL, the usual port is left out.
+                // A URL leaves out the standard port.
                 let url = ("coaps://127.0.0.1/".to_owned(), format!("coaps://{address}/"));
                 self.here.push(url);
             }
@@ -302,12 +302,12 @@ impl Reader {
 
     fn stop(&mut self) {
         let mut node = self.node.take().expect("a node that runs");
-        // The folder is kept; stopping removes the folder of the node.
+        // The stop removes the folder of the node, so the folder is taken out first.
         self.kept = Some(std::mem::replace(&mut node.dir, tempfile::tempdir().unwrap()));
         assert!(node.stop().success(), "{}: the node did not stop cleanly", self.document);
     }
 
-    /// A text of this node in its documented form.
+    /// Converts a text of this node to its documented form.
     fn documented(&self, text: &str) -> String {
         let work = self.work();
         let mut text = text.replace(work.to_str().unwrap(), "…");
@@ -317,7 +317,8 @@ impl Reader {
         text
     }
 
-    /// Runs a command in the folder of the document, with the changes of earlier commands.
+    /// Runs a command in the folder of the document. Changes by earlier commands are still in
+    /// effect.
     fn shell(&mut self, command: &str) -> (bool, String) {
         if let Some(words) = up_words(command) {
             return (true, self.up(&words));
@@ -331,7 +332,7 @@ impl Reader {
         }
         let path = self.folder.path();
         let kept = path.join("kept");
-        // The next command begins with the folder and the variables that this one leaves.
+        // The next command starts with the folder and the variables that this one leaves behind.
         let script = format!(
             "[ ! -e '{0}' ] || . '{0}'\n{command}\nstatus=$?\n\
              {{ export -p | grep -v ' MOTE_'; umask -p; printf 'cd %q\\n' \"$PWD\"; }} >'{0}'\nexit $status\n",
@@ -373,7 +374,7 @@ impl Reader {
     }
 }
 
-/// The arguments of `mote up`, if the command is that one.
+/// Returns the arguments, if the command is `mote up`.
 fn up_words(command: &str) -> Option<Vec<&str>> {
     let command = command.split(" #").next()?.trim();
     let rest = command.strip_prefix("sudo ").unwrap_or(command).strip_prefix("mote up")?;
@@ -391,7 +392,7 @@ fn which(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&paths).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// A program that a command needs and this machine does not have.
+/// Returns a program that a command needs and that this machine lacks.
 fn missing(command: &str) -> Option<&'static str> {
     let tool = TOOLS.into_iter().find(|tool| command.contains(tool))?;
     let names = [tool.to_owned(), format!("{tool}-notls"), format!("{tool}-openssl")];
@@ -430,7 +431,7 @@ fn check(document: &str) {
             Step::NotRun { line, reason } => not_run.push(format!("line {line}: {reason}")),
         }
     }
-    // Written past the test runner, which hides the output of tests that pass.
+    // The text bypasses the test runner, which hides the output of passing tests.
     let mut said = format!(
         "documents: {document}: {} commands run, {} blocks not run\n",
         reader.commands,
@@ -442,7 +443,7 @@ fn check(document: &str) {
     let _ = std::io::stderr().write_all(said.as_bytes());
 }
 
-/// The documents whose sessions show more instances than a machine with one processor starts.
+/// Documents whose sessions show more instances than a machine with one processor starts.
 const NEED_PROCESSORS: [&str; 2] = ["docs/guides/scaling.md", "docs/tutorial.md"];
 
 macro_rules! documents {

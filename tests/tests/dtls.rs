@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use mote_tests::{Node, is_root, secure_coap_clients, signal, skip, wait_for};
 use serde_json::Value;
 
-/// Tells who calls, and how long the body is.
+/// Answers with the caller's name and the length of the body.
 const TELLS: &str = "def handle(event, ctx):
     if event.path == '/large':
         return 'x' * 5000 + 'end'
@@ -56,7 +56,7 @@ impl Bench {
         command
     }
 
-    /// What a request prints: the answer, or nothing.
+    /// Runs a request and returns its output: the answer, or nothing.
     fn call(&self, psk: &Psk, path: &str, args: &[&str]) -> String {
         let output = self.command(psk, path, args).output().expect("the client runs");
         let text = [output.stdout, output.stderr].concat();
@@ -76,19 +76,19 @@ impl Bench {
         })
     }
 
-    /// Fails unless a key opens its function.
+    /// Fails unless the key opens the function for this caller.
     fn check(&self, psk: &Psk, caller: &str) {
         assert_eq!(self.call(psk, "/shut", &[]), format!("GET {caller} 0"), "{}", self.node.log());
     }
 
-    /// Fails if a key gives a session, in which even public functions could be called.
+    /// Fails if the key gives a session. Within a session, even public functions could be called.
     fn check_refused(&self, psk: &Psk) {
         let text = self.call(psk, "/open", &["-B", "2"]);
         assert!(!text.contains("GET"), "{}: {text}", self.client);
     }
 }
 
-/// A client that observes, and what it has printed.
+/// A client that observes a resource, and the output of that client.
 struct Observer {
     child: Child,
     out: tempfile::NamedTempFile,
@@ -275,7 +275,8 @@ fn forged_first_messages_and_noise_leave_nothing() {
         let socket = &sockets[number as usize % sockets.len()];
         hello[27..31].copy_from_slice(&number.to_be_bytes());
         socket.send_to(&hello, bench.at).expect("sent");
-        // Every hundredth waits for its answer, so that none is lost because the socket is full.
+        // Every hundredth client waits for its answer, so that no answer is lost because the socket
+        // is full.
         if number % 100 == 0 {
             socket.set_nonblocking(false).expect("a socket");
             let (length, _) = socket.recv_from(&mut answer).expect("a request for a cookie");
@@ -287,7 +288,7 @@ fn forged_first_messages_and_noise_leave_nothing() {
     bench.check(&shop, "shop");
     let grown = memory_kib(program).saturating_sub(before);
     assert!(grown <= 1_024, "the program has grown by {grown} KiB");
-    // What looks like a record, and what does not.
+    // Sends datagrams that look like records, and others that do not.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move || {
         state ^= state << 13;

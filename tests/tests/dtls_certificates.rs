@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use mote_tests::certificates::{certificates, join};
 use mote_tests::{Node, secure_coap_clients, skip, wait_for};
 
-/// Tells who calls, and how long the body is.
+/// Answers with the caller's name and the length of the body.
 const TELLS: &str = "def handle(event, ctx):
     if event.path == '/large':
         return 'x' * 5000 + 'end'
@@ -23,8 +23,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// A node that asks clients for certificates if `asks`. Says that `test` is skipped if this
-    /// machine lacks something.
+    /// Starts a node. With `asks`, the node asks clients for certificates. If this machine lacks
+    /// something, reports `test` as skipped.
     fn start(test: &str, asks: bool) -> Option<Self> {
         let folder = certificates(test)?;
         if secure_coap_clients().is_empty() {
@@ -69,7 +69,7 @@ impl Bench {
         }
     }
 
-    /// What a request prints with these credentials: the answer, or nothing.
+    /// Runs a request with these credentials and returns its output: the answer, or nothing.
     fn call_with(&self, client: &str, credentials: &[&str], path: &str, args: &[&str]) -> String {
         let output = Command::new(client)
             .current_dir(self.folder.path())
@@ -84,7 +84,8 @@ impl Bench {
         String::from_utf8_lossy(&text).trim().to_owned()
     }
 
-    /// The same with a certificate of a client, or none, and trust in that of the node.
+    /// Runs a request that trusts the node's certificate, with the named client certificate or
+    /// without one.
     fn call(&self, client: &str, name: Option<&str>, path: &str, args: &[&str]) -> String {
         let own = self.own();
         let own = own.to_str().expect("UTF-8");
@@ -96,7 +97,7 @@ impl Bench {
         self.call_with(client, &credentials, path, args)
     }
 
-    /// The same with a pre-shared key, given as identity and key.
+    /// Runs a request with a pre-shared key, given as identity and key.
     fn call_with_psk(&self, client: &str, psk: &str, path: &str) -> String {
         let (identity, key) = psk.trim().split_once(' ').expect("an identity and a key");
         self.call_with(client, &["-u", identity, "-k", key], path, &[])
@@ -121,12 +122,12 @@ fn clients_without_a_key_trust_the_certificate_of_the_node() {
         assert_eq!(call(&with_key, &[]), "GET shop 0");
         assert!(call("/shut", &[]).starts_with("4.01"));
         assert!(call("/proved", &[]).starts_with("4.0"), "nobody has checked a certificate");
-        // It is not asked for its certificate, which therefore proves nothing.
+        // The node does not ask for the client's certificate, so the certificate proves nothing.
         assert!(bench.call(client, Some("pump"), "/proved", &[]).starts_with("4.0"));
         assert!(call("/.well-known/core", &[]).contains("</open>"));
         assert_eq!(bench.call_with_psk(client, &psk, "/shut"), "GET attic 0");
     }
-    // libcoap's clients accept every certificate that has signed itself; openssl compares them.
+    // libcoap's clients accept every self-signed certificate, but openssl compares certificates.
     let openssl = |trusted: &Path| {
         let output = Command::new("openssl")
             .args([
@@ -171,7 +172,7 @@ fn a_certificate_says_who_calls() {
         let refused = bench.call_with_psk(client, &psk, "/proved");
         assert!(refused.starts_with("4.03"), "a key is not a certificate: {refused}");
     }
-    // What was signed by an authority that is not in the file any more counts no longer.
+    // A certificate no longer counts after its authority was removed from the file.
     let authorities = bench.folder.path().join("clients.pem");
     join(bench.folder.path(), &["other.crt"], &authorities);
     for client in secure_coap_clients() {
@@ -181,7 +182,7 @@ fn a_certificate_says_who_calls() {
         });
         assert_eq!(bench.call_with_psk(client, &psk, "/shut"), "GET attic 0");
     }
-    // Without a certificate that can be shown over DTLS, the node can ask for none.
+    // If the node has no certificate that DTLS can use, it cannot ask clients for certificates.
     let url = format!("coaps://{}/proved", bench.at);
     assert!(bench.node.ok(&["describe", "proved"]).contains(&url));
     bench.replace_own(&["-newkey", "rsa:2048"], "rsa");
@@ -208,7 +209,7 @@ fn a_replaced_certificate_is_used_by_new_sessions() {
         let said = bench.call_with(client, &trusts, "/open", &["-B", "2"]);
         (said == "GET None 0").then_some(())
     });
-    // A key of another kind leaves the pre-shared keys, and the log says so.
+    // With a key of an unsupported type, only pre-shared keys work. The log reports this.
     bench.replace_own(&["-newkey", "rsa:2048"], "rsa");
     wait_for("the log says so", || {
         bench.node.log().contains("CoAP over DTLS has no certificate").then_some(())

@@ -1,6 +1,6 @@
-//! The durable work of a cluster of cells: accepted invocations outlive the machine of their cell, and
-//! each time of a schedule is accepted once, whoever is lost. The API server and NATS are real ones;
-//! controllers, agents and cells are processes.
+//! The durable work of a cluster of cells. Accepted invocations outlive the machine of their cell,
+//! and each time of a schedule is accepted exactly once, whichever part is lost. The API server and
+//! NATS are real. Controllers, agents and cells are processes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use mote_tests::cluster::{Cluster, lacks};
 use mote_tests::{Node, is_long, nats, skip, wait_for};
 use serde_json::Value;
 
-/// A cluster with this many cells and their NATS; `None` if the machine lacks something.
+/// Starts a cluster with this many cells and their NATS. Returns `None` if the machine lacks
+/// something.
 fn cluster(cells: u32) -> Option<(nats::Server, Cluster)> {
     if let Some(why) = lacks() {
         let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
@@ -36,8 +37,8 @@ spec:
     )
 }
 
-/// Counts its calls in the state that all cells share, by body, and ends when the entry `released` is
-/// there.
+/// Counts its calls by body in the state that all cells share. Ends when the entry `released`
+/// exists.
 const HOLDS: &str = "import time
 def handle(event, ctx):
     ctx.kv.increment('begun/' + event.text)
@@ -53,7 +54,7 @@ fn accept(node: &Node, path: &str, headers: &[(&str, &str)], body: &str) -> Stri
     answer.json()["id"].as_str().expect("an id").to_owned()
 }
 
-/// An invocation as the management API of the cluster shows it.
+/// Returns an invocation from the management API of the cluster.
 fn show(cluster: &Cluster, id: &str) -> Option<Value> {
     let output = cluster.mote(&["invocation", "show", id, "-o", "json"]);
     serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
@@ -64,7 +65,7 @@ fn state(cluster: &Cluster, id: &str) -> String {
     shown["state"].as_str().unwrap_or("unknown").to_owned()
 }
 
-/// The cell that is to run a journal, among those that are there.
+/// Returns the index of the cell that should run a journal, if that cell is running.
 fn holder(cluster: &Cluster, journal: &str) -> Option<usize> {
     cluster.cells.iter().position(|cell| {
         let path = "jsonpath={.status.journals}";
@@ -104,7 +105,7 @@ fn what_a_lost_cell_had_accepted_ends_once_on_another_one() {
         "another cell ran the journal {:.1} s after the loss",
         lost_at.elapsed().as_secs_f64()
     );
-    // All of it is known, by its ids, and runs there.
+    // The other cell knows all of these invocations by their ids, and runs them.
     assert_eq!(state(&cluster, &done), "succeeded");
     assert_eq!(state(&cluster, &delayed), "waiting");
     let node = &cluster.cells[adopter].node;
@@ -124,7 +125,7 @@ fn what_a_lost_cell_had_accepted_ends_once_on_another_one() {
         );
     }
 
-    // The cell returns with an empty disk and takes its journal back.
+    // The cell comes back with an empty disk and takes its journal back.
     cluster.start_cell(name.clone());
     cluster.wait_until_synced();
     let back = cluster.cells.len() - 1;
@@ -153,7 +154,7 @@ fn what_a_lost_cell_had_accepted_ends_once_on_another_one() {
     }
 }
 
-/// A pod that is replaced takes its name with it, and what it had accepted stays.
+/// When a pod is replaced, its name is gone, but the invocations that it had accepted stay.
 #[test]
 fn the_journal_of_a_pod_that_is_gone_stays_until_nothing_is_in_it() {
     let Some((_server, mut cluster)) = cluster(2) else { return };
@@ -171,7 +172,7 @@ fn the_journal_of_a_pod_that_is_gone_stays_until_nothing_is_in_it() {
     });
     assert_eq!(holder(&cluster, &name), Some(0));
     wait_for("its journal", || (state(&cluster, &dead) == "dead").then_some(()));
-    // A controller that has seen nothing of this goes on with it.
+    // A new controller that has seen nothing of this continues.
     cluster.add_controller();
     cluster.end_controller(false);
     wait_for("a new leader", || (cluster.leader() == cluster.controllers()[0]).then_some(()));
@@ -184,7 +185,7 @@ fn the_journal_of_a_pod_that_is_gone_stays_until_nothing_is_in_it() {
     });
 }
 
-/// The times of a schedule that the journal has, by function, in milliseconds since 1970.
+/// Returns the times of schedules in the journal, by function, in milliseconds since 1970.
 fn times(node: &Node, functions: &[String]) -> BTreeMap<String, Vec<u64>> {
     let mut all = BTreeMap::new();
     for function in functions {
@@ -209,8 +210,8 @@ fn times(node: &Node, functions: &[String]) -> BTreeMap<String, Vec<u64>> {
     all
 }
 
-/// Schedules of several functions, once a second each, while their cell, the controller and NATS are
-/// killed: each time is in the journal once, and none is missing.
+/// Several functions run by schedule once a second, while their cell, the controller and NATS are
+/// killed. Each time must be in the journal exactly once.
 #[test]
 fn each_time_of_a_schedule_is_accepted_once_whoever_is_lost() {
     let (functions, goal, kills) = if is_long() { (5, 1_000, 9) } else { (3, 90, 3) };
@@ -240,7 +241,7 @@ fn each_time_of_a_schedule_is_accepted_once_whoever_is_lost() {
             1 => {
                 let at = home(&cluster);
                 let name = cluster.lose_cell(at);
-                // The other cell goes on before the lost one returns.
+                // The other cell takes over before the lost cell returns.
                 home(&cluster);
                 longest = longest.max(killed.elapsed());
                 cluster.start_cell(name);
@@ -267,7 +268,7 @@ fn each_time_of_a_schedule_is_accepted_once_whoever_is_lost() {
         total += times.len();
     }
     println!("{total} times, each once, {kills} kills; schedules moved in {longest:?} at most");
-    // Their runs have ended: none waits for a cell that is gone.
+    // Their runs have ended, so none waits for a cell that is gone.
     wait_for("the runs to end", || {
         let list = cluster.cells[home(&cluster)].node.management("/v1/invocations?state=dead");
         assert_eq!(list["invocations"].as_array().map(Vec::len), Some(0), "{list}");
@@ -290,7 +291,7 @@ fn the_doctor_says_what_a_cluster_without_nats_lacks() {
     let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
     let error = String::from_utf8_lossy(&doctor.stderr);
     assert!(text.contains("install --nats"), "{text}{error}{}", cluster.logs());
-    // Without a cell it says so.
+    // Without any cell, the answer says so.
     cluster.end_pod(0);
     wait_for("the doctor to miss the cell", || {
         let text = String::from_utf8_lossy(&cluster.mote(&["doctor"]).stdout).into_owned();

@@ -1,5 +1,5 @@
-//! The destinations that functions may reach, and the behaviour of their connections and datagrams:
-//! ends, resets, back-pressure, limits, bulk.
+//! The destinations that functions may reach, and how their connections and datagrams behave: ends,
+//! resets, back-pressure, limits, large amounts of data.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 
 use mote_tests::{Node, free_port};
 
-/// The destination of most tests, inside and outside.
+/// The destination of most tests. It is the same inside and outside of the sandbox.
 const DOOR: &str = "127.0.0.1";
 
-/// A server outside that accepts this number of connections, each on a thread.
+/// A server outside of the sandbox that accepts this number of connections, each on a thread.
 fn outside<T: Send + 'static>(
     connections: usize,
     serve: impl Fn(TcpStream) -> T + Send + Sync + 'static,
@@ -34,7 +34,8 @@ fn outside<T: Send + 'static>(
     (port, all)
 }
 
-/// A server outside for one connection that waits for a signal before it uses it.
+/// A server outside of the sandbox for one connection. It waits for a signal before it uses the
+/// connection.
 fn reluctant<T: Send + 'static>(
     serve: impl Fn(TcpStream) -> T + Send + Sync + 'static,
 ) -> (u16, mpsc::Sender<()>, JoinHandle<Vec<T>>) {
@@ -47,12 +48,13 @@ fn reluctant<T: Send + 'static>(
     (port, go, served)
 }
 
-/// Deploys a function with one permitted destination; `connect()` in its code connects to it.
+/// Deploys a function with one permitted destination. `connect()` in its code connects to that
+/// destination.
 fn deploy(node: &Node, name: &str, port: u16, body: &str) {
     let head = format!(
         "import errno, os, socket\ndef connect():\n    return socket.create_connection(('{DOOR}', {port}), 60)\n"
     );
-    // What goes through is measured, and not how long it takes on a busy machine.
+    // The timeout is long, because the tests measure what passes through and not how long it takes.
     let manifest =
         format!("version = 1\n[limits]\ntimeout = \"60s\"\n[allow]\nnet = [\"{DOOR}:{port}\"]\n");
     node.deploy_ok(name, &[("app.py", &(head + body)), ("mote.toml", &manifest)]);
@@ -319,23 +321,24 @@ fn connections_of_one_function_leave_descriptors_for_others() {
     node.deploy_ok("hog", &[("app.py", &code), ("mote.toml", &manifest)]);
     node.deploy_ok("other", &[("app.py", "def handle(event, ctx):\n    return 'ok'\n")]);
     assert_eq!(node.get("/hog").text(), "480");
-    // The limit is the share of one destination: with few descriptors, an eighth of them is less.
+    // The limit is the share of one destination. If the node may open few files, an eighth of them
+    // is less.
     let has_said =
         || node.log_lines("hog").iter().any(|line| line.message.contains("too many connections"));
     mote_tests::wait_for("all that it can get", || {
         (has_said() || open.load(Ordering::SeqCst) > 200).then_some(())
     });
     for _ in 0..20 {
-        // One connection each, and one start for the first.
+        // One connection for each function, and one start for the first function.
         assert_eq!(node.get("/other").text(), "ok");
     }
     let open = open.load(Ordering::SeqCst);
     assert!(open <= 64, "{open} connections of one function");
 }
 
-/// An address of this machine that is not loopback, if it has one.
+/// Returns an address of this machine other than loopback, if there is one.
 fn own_address() -> Option<std::net::Ipv4Addr> {
-    // Connecting a datagram socket sends nothing; it only chooses the address to send from.
+    // Connecting a datagram socket sends nothing. It only chooses the source address.
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
     match socket.local_addr().ok()?.ip() {
@@ -388,7 +391,8 @@ fn any_host_is_reached_where_the_manifest_says_so_and_the_node_never() {
     let call = |name: &str, text: String| node.post(&format!("/{name}"), text.as_bytes()).text();
     assert_eq!(call("port", format!("to {own}:{port}")), "from outside");
     assert_eq!(call("port", format!("ask {own}")), format!("(0, ['{own}'])"));
-    // The node itself and its loopback interface cannot be reached by address or by name.
+    // The function can reach neither the node nor the node's loopback interface, by address or by
+    // name.
     let by_loopback = call("port", format!("to 127.0.0.1:{port}"));
     assert!(by_loopback.starts_with("refused"), "{by_loopback}");
     assert_eq!(call("port", "ask localhost".to_owned()), "(0, None)");
@@ -398,7 +402,7 @@ fn any_host_is_reached_where_the_manifest_says_so_and_the_node_never() {
     let other = call("port", format!("to {own}:{}", if port == 81 { 82 } else { 81 }));
     assert!(other.contains("Connection refused"), "{other}");
 
-    // All usual ports, and in addition one destination by its name.
+    // All usual ports are open, and in addition one destination by its name.
     let local = TcpListener::bind("127.0.0.1:0").unwrap();
     let local_port = local.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -459,8 +463,8 @@ fn a_failed_look_up_is_logged_with_the_cure() {
     });
 }
 
-/// A function that sends `event.text` to an address, `HOST PORT TEXT`, over UDP or TCP, and returns
-/// the answer.
+/// A function that sends text to an address, given as `HOST PORT TEXT`, over UDP or TCP, and
+/// returns the answer.
 const CALLER: &str = "import socket
 def handle(event, ctx):
     kind, host, port, text = event.text.split(' ')
@@ -487,7 +491,7 @@ fn call(node: &Node, name: &str, text: &str) -> String {
     node.post(&format!("/{name}"), text.as_bytes()).text()
 }
 
-/// A server for connections and one for datagrams at an address, each of which answers what it
+/// Starts servers for connections and for datagrams at an address. Both answer with what they
 /// received, in brackets. Returns their ports.
 fn echo(address: impl Into<std::net::IpAddr>) -> (u16, u16) {
     let address = address.into();
@@ -528,7 +532,7 @@ fn an_address_in_the_manifest_is_reached_as_code_expects() {
         deploy_caller(&node, &name, &[format!("{shown}:{tcp}"), format!("udp://{shown}:{udp}")]);
         assert_eq!(call(&node, &name, &format!("tcp {host} {tcp} one")), "[one]", "{host}");
         assert_eq!(call(&node, &name, &format!("udp {host} {udp} two")), "[two]", "{host}");
-        // Neither the other protocol nor another port is open.
+        // The other protocol is closed, and so is every other port.
         let closed = call(&node, &name, &format!("tcp {host} {udp} x"));
         assert!(closed.starts_with("failed"), "{closed}");
         let closed = call(&node, &name, &format!("udp {host} {tcp} x"));
@@ -561,7 +565,7 @@ def handle(event, ctx):
     let code = code.replace("PORT", &port.to_string());
     node.deploy_ok("f", &[("app.py", &code), ("mote.toml", &manifest)]);
     assert_eq!(node.post("/f", b"1").text(), "all");
-    // The longest datagrams that IPv4 has room for with the brackets of the answer.
+    // The longest datagrams for which IPv4 has room, including the brackets of the answer.
     assert_eq!(node.post("/f", b"21835").text(), "all");
 }
 
@@ -584,7 +588,7 @@ fn datagrams_that_an_instance_sent_before_its_end_arrive() {
     }
 }
 
-/// A name of this machine's hosts file that leads to loopback and is not `localhost`.
+/// Returns a name other than `localhost` that this machine's hosts file maps to loopback.
 fn name_of_loopback() -> Option<String> {
     let hosts = std::fs::read_to_string("/etc/hosts").ok()?;
     let lines = hosts.lines().filter(|line| line.starts_with("127."));
@@ -602,7 +606,7 @@ fn destinations_that_are_refused_are_in_the_log_over_both_protocols() {
             texts.iter().all(|text| log.contains(text)).then_some(())
         });
     };
-    // An answer would come within the time; a refused datagram has none.
+    // An answer would arrive within this time. A refused datagram gets none.
     let ask = |name: &str, host: &str| {
         let quick = CALLER.replace("settimeout(20)", "settimeout(1)");
         let net = format!("[\"{host}:{tcp}\", \"udp://{host}:{udp}\"]");
@@ -659,7 +663,7 @@ fn addresses_that_are_no_hosts_are_refused_at_the_deploy() {
     }
 }
 
-/// A program that others wrote, inside a function, speaks CoAP with a device.
+/// A third-party program inside a function speaks CoAP with a device.
 #[test]
 fn coap_clients_inside_functions_reach_a_device() {
     let node = Node::start();

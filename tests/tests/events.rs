@@ -1,4 +1,4 @@
-//! Server-sent events of functions of all shapes, with a raw client and with a browser.
+//! Server-sent events from functions of all kinds, read by a raw client and by a browser.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -66,10 +66,11 @@ fn an_event_leaves_at_once_and_the_deadline_is_for_the_first() {
     let node = Node::start();
     for (name, ..) in SHAPES {
         deploy(&node, name, "timeout = \"700ms\"\n");
-        // The function waits after its first event, so the event was not held back.
+        // The function waits after its first event, so the arrival shows that the event was not
+        // held back.
         let began = Instant::now();
         let mut reader = open(&node, name);
-        // Another call shows that the function serves, until its deadline is long over.
+        // Other calls show that the function still serves, until long after its deadline.
         while began.elapsed() < Duration::from_millis(1500) {
             assert_eq!(node.get(&format!("/{name}/state")).text(), "open", "{name}");
         }

@@ -1,9 +1,10 @@
-//! The scaling experiments of published studies on a real node (R91 to R106, R125, R127); the same
-//! names under a virtual clock are in `crates/lab/lab/tests/experiments.rs`.
+//! The scaling experiments of published studies on a real node (R91 to R106, R125, R127).
+//! Experiments with the same names under a virtual clock are in
+//! `crates/lab/lab/tests/experiments.rs`.
 //!
-//! The shapes are the studies'; times are shortened, and the work is scaled to a machine with two
-//! cores. `MOTE_LONG=1` restores the original lengths: about six hours, `make experiments`. Times
-//! are printed; counts and directions decide.
+//! The shapes are those of the studies. Times are shortened, and the work is scaled to a machine
+//! with two cores. `MOTE_LONG=1` restores the original lengths, which takes about six hours (`make
+//! experiments`). Times are printed. Counts and directions decide the tests.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ fn alone() -> MutexGuard<'static, ()> {
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A length in the short form and in the study's form.
+/// A length in the short form, and in the original form of the study.
 fn seconds(short: f64, long: f64) -> Duration {
     Duration::from_secs_f64(if is_long() { long } else { short })
 }
@@ -37,14 +38,14 @@ fn waits_node(ms: u32) -> String {
     )
 }
 
-/// A function that uses a core for `ms` of its own processor time.
+/// A function that uses `ms` of processor time on one core.
 fn burns_python(ms: f64) -> String {
     format!(
         "import os, time\nME = os.urandom(4).hex()\ndef handle(event, ctx):\n    end = time.thread_time() + {ms} / 1000\n    while time.thread_time() < end:\n        pass\n    return ME\n"
     )
 }
 
-/// The same in Node, which runs many calls at once.
+/// The same function in Node, which runs many calls at once.
 fn burns_node(ms: f64) -> String {
     format!(
         "import {{ randomBytes }} from 'node:crypto';\nconst me = randomBytes(4).toString('hex');\nexport default () => {{ const from = process.cpuUsage(); for (;;) {{ const used = process.cpuUsage(from); if (used.user + used.system >= {ms} * 1000) return me; }} }};\n"
@@ -55,10 +56,11 @@ fn manifest(limits: &str, scale: &str) -> String {
     format!("version = 1\n[limits]\n{limits}\n[scale]\n{scale}\n")
 }
 
-/// The observations of an experiment: the load, and the numbers of instances over time.
+/// The observations of an experiment: the load, and the number of instances over time.
 struct Seen {
     load: Load,
-    /// Ready instances after each change, in seconds from the start of the load.
+    /// The number of ready instances after each change, with the time in seconds from the start of
+    /// the load.
     instances: Vec<(f64, i32)>,
 }
 
@@ -70,7 +72,7 @@ impl Seen {
         Self { load, instances }
     }
 
-    /// The first time at which this many instances were ready.
+    /// Returns the first time at which this many instances were ready.
     fn time_to(&self, count: i32) -> Option<f64> {
         self.instances.iter().find(|(_, ready)| *ready >= count).map(|(at, _)| at.max(0.0))
     }
@@ -79,7 +81,7 @@ impl Seen {
         self.instances.iter().map(|(_, ready)| *ready).max().unwrap_or(0)
     }
 
-    /// Mean number of ready instances between two times.
+    /// Returns the mean number of ready instances between two times.
     fn mean(&self, from: f64, to: f64) -> f64 {
         let mut area = 0.0;
         for (at, (since, ready)) in self.instances.iter().enumerate() {
@@ -89,7 +91,7 @@ impl Seen {
         area / (to - from)
     }
 
-    /// Answers by instance after a time.
+    /// Counts the answers after a time, by instance.
     fn shares(&self, from: f64) -> BTreeMap<&str, usize> {
         let mut shares = BTreeMap::new();
         for call in &self.load.calls {
@@ -236,7 +238,7 @@ fn keepalive_balance() {
 fn low_concurrency_high_rate() {
     let _alone = alone();
     let node = Node::start();
-    // A quarter of a core serves about 100 of these calls per second, with all nine callers at
+    // A quarter of a core serves about 100 of these calls per second when all nine callers call at
     // once.
     let limits = "concurrency = 100\ncpu = 0.25";
     let code = burns_node(2.5);
@@ -266,7 +268,8 @@ fn dropped_demand() {
     let node = Node::start();
     let ramp = seconds(1.5, 30.0).as_secs_f64();
     let end = seconds(3.5, 90.0).as_secs_f64();
-    // From 0 to 100 per second, then 100: the time of the n-th call.
+    // The rate rises from 0 to 100 per second and then stays at 100. Returns the time of the n-th
+    // call.
     let time = |n: f64| {
         let in_ramp = 50.0 * ramp;
         if n < in_ramp { (n * ramp / 50.0).sqrt() } else { ramp + (n - in_ramp) / 100.0 }
@@ -282,8 +285,8 @@ fn dropped_demand() {
         let answered = seen.load.count(200);
         let refused = seen.load.count(429);
         assert_eq!(answered + refused, times.len(), "refused cleanly or answered");
-        // One instance answers 12 per second, a rate for which the rule never asks for a second
-        // one.
+        // One instance answers 12 calls per second. At this rate, the rule never asks for a second
+        // instance.
         assert!(seen.peak() >= 5, "{name}: {}", seen.peak());
         let late = Duration::from_secs_f64(end - 1.0);
         let rate = seen.load.rate(late, Duration::from_secs_f64(end));
@@ -304,14 +307,15 @@ fn native_scaling() {
     assert!(seen.peak() <= 2, "6 per second need one instance: {}", seen.peak());
 }
 
-/// The four load strategies. `directions` are pairs of times (as shares of the duration), of which
-/// the second must have more instances.
+/// The four load strategies. `directions` contains pairs of times, as shares of the duration. At
+/// the second time of each pair there must be more instances than at the first.
 fn hpa(name: &str, callers: &[u32], short_s: f64, directions: &[(f64, f64)]) {
     let _alone = alone();
     let node = Node::start();
-    // The study's pods were fully used at four calls per second, an instance here at 20. `auto`
-    // holds an instance until its memory has cost as much as a start, which are seconds: more than
-    // the short form lasts. There, the hold is shortened as the steps are.
+    // The study's pods were fully used at four calls per second; an instance here is at 20. `auto`
+    // keeps an instance until its memory has cost as much as a start. That takes seconds, which is
+    // more than the short form lasts. Therefore the short form shortens this time as it shortens
+    // the steps.
     let idle = if is_long() { "" } else { "\nidle = \"200ms\"" };
     let ten = manifest("concurrency = 1", &format!("max = 10\nmin = 1{idle}"));
     node.deploy_ok("f", &[("app.py", &waits_python(50)), ("mote.toml", &ten)]);
@@ -325,7 +329,7 @@ fn hpa(name: &str, callers: &[u32], short_s: f64, directions: &[(f64, f64)]) {
         return skip("numbers of instances", "one processor is too slow for these rates");
     }
     let end = step.as_secs_f64() * callers.len() as f64;
-    // The interval of a tenth of the duration around each time.
+    // Uses the interval of a tenth of the duration around each time.
     let around = |share: f64| {
         let from = (share - 0.05).clamp(0.0, 0.9) * end;
         seen.mean(from, from + 0.1 * end)
@@ -352,7 +356,7 @@ fn hpa_down2() {
 
 #[test]
 fn hpa_varied() {
-    // The steps with 1 caller are compared with the step with 40 between them.
+    // Compares the steps with 1 caller with a step between them, which has 40 callers.
     let callers = [8, 1, 20, 4, 40, 24, 1, 4, 16, 1, 36, 32];
     hpa("hpa-varied", &callers, 0.45, &[(0.15, 0.39), (0.62, 0.39)]);
 }

@@ -1,5 +1,5 @@
-//! `mote export kubernetes`: what it writes works without mote, and a Kubernetes API server accepts
-//! it.
+//! `mote export kubernetes`: what the command writes works without mote, and a Kubernetes API
+//! server accepts it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A function as its container runs it, with the folders of the image at another place.
+/// A function as its container runs it, except that the folders of the image are at another place.
 struct Container {
     child: Child,
     address: SocketAddr,
@@ -62,7 +62,7 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        // A server that is killed leaves its function's processes behind.
+        // A killed server leaves its function's processes behind, so it is asked to stop.
         mote_tests::signal(self.child.id(), "TERM");
         let _ = self.child.wait();
     }
@@ -84,7 +84,7 @@ fn exported_functions_answer_without_mote() {
         let answer = call_at(container.address, "POST", "/", &[], body.as_bytes());
         assert_eq!((answer.status, answer.text().as_str()), (200, expected), "{example}");
     }
-    // Nothing is overwritten.
+    // An existing file is not overwritten.
     let again = export(&repository().join("examples/hello-shell"), dir.path(), &[]);
     assert!(said(&again).contains("already exists"), "{}", said(&again));
 }

@@ -35,7 +35,8 @@ fn a_deadline_ends_the_wait_and_the_stuck_worker() {
     let deadline = Duration::from_millis(500) * mote_tests::SLOWNESS;
     assert!(took >= deadline, "{took:?}");
     println!("504 after {} ms of {}", took.as_millis(), deadline.as_millis());
-    // The stuck worker is replaced; the next call may wait for the replacement but is answered.
+    // The stuck worker is replaced. The next call may have to wait for the replacement, but is
+    // answered.
     wait_for("a fresh worker", || (node.post("/f", b"fine").status == 200).then_some(()));
     let output = node.mote(&["invoke", "f", "-d", "hang"]);
     assert_eq!(output.status.code(), Some(6));
@@ -43,10 +44,10 @@ fn a_deadline_ends_the_wait_and_the_stuck_worker() {
 
 #[test]
 fn a_slow_machine_extends_the_timeouts_of_its_functions() {
-    // An emulated machine needs more than 10 s to start an interpreter; 100 is the largest factor.
+    // An emulated machine needs more than 10 s to start an interpreter. 100 is the largest factor.
     let factor = (20 * mote_tests::SLOWNESS).min(100);
     let node = Node::start_with(&["--timeout-factor", &factor.to_string()]);
-    // Loading takes a second and so does the work; the manifest allows half of it for each.
+    // Loading takes a second, and so does the work. The manifest allows half a second for each.
     let code = "import time\ntime.sleep(1)\ndef handle(event, ctx):\n    time.sleep(1)\n    return 'late'\n";
     let manifest = manifest("timeout = \"500ms\"\ninit_timeout = \"500ms\"");
     node.deploy_ok("f", &[("app.py", code), ("mote.toml", &manifest)]);
@@ -58,14 +59,15 @@ fn a_slow_machine_extends_the_timeouts_of_its_functions() {
 #[test]
 fn a_killed_worker_is_named_and_safe_methods_run_again() {
     let node = Node::start();
-    // The function kills itself when the request asks for it, once per file in its own /tmp. A new
-    // instance has an empty /tmp, so the second attempt finds a marker only in the request.
+    // The function kills itself when the request asks for it, but only once per file in its own
+    // /tmp. A new instance has an empty /tmp, so for the second attempt the only possible marker is
+    // in the request.
     let code = "import os, signal\ndef handle(event, ctx):\n    if event.method == 'POST' or event.headers.get('x-die') == 'always':\n        os.kill(os.getpid(), signal.SIGKILL)\n    return 'alive'\n";
     node.deploy_ok("f", &[("app.py", code)]);
     let answer = node.post("/f", b"");
     assert_eq!((answer.status, answer.json()["code"].as_str()), (502, Some("M0511")));
     assert!(answer.text().contains("signal 9"), "{}", answer.text());
-    // A GET that kills every worker is tried only once more.
+    // If a GET kills every worker, it is retried only once.
     let answer = node.call("GET", "/f", &[("x-die", "always")], b"");
     assert_eq!(answer.status, 502);
     assert!(answer.text().contains("also at the second attempt"), "{}", answer.text());
@@ -75,7 +77,7 @@ fn a_killed_worker_is_named_and_safe_methods_run_again() {
 #[test]
 fn a_get_whose_worker_is_killed_from_outside_is_answered_by_the_next() {
     let node = Node::start();
-    // Long enough to be killed meanwhile.
+    // The work is long enough that the function can be killed meanwhile.
     let seconds = f64::from(mote_tests::SLOWNESS) / 2.0;
     let code = format!(
         "import time\ndef handle(event, ctx):\n    time.sleep({seconds})\n    return 'answered'\n"
@@ -120,7 +122,8 @@ fn memory_is_limited_and_the_answer_says_so() {
     node.deploy_ok("f", &[("app.py", code), ("mote.toml", &manifest("memory = \"48MiB\""))]);
     assert_eq!(node.post("/f", b"1").text(), (1 << 20).to_string());
     let answer = node.post("/f", b"400");
-    // The interpreter may notice the refusal first (MemoryError); otherwise the kernel kills it.
+    // If the interpreter notices the refusal first, it raises MemoryError. Otherwise the kernel
+    // kills it.
     let code = answer.json()["code"].as_str().map(str::to_owned);
     assert!(
         matches!((answer.status, code.as_deref()), (502, Some("M0502")) | (500, Some("M0510"))),

@@ -1,5 +1,5 @@
-//! The main purpose: deploy the examples, call them over HTTP and CoAP, inspect them, remove them
-//! (R1 to R6, R17, R19, R28, R30, R31, R41).
+//! The main purpose: deploy the examples, call them over HTTP and CoAP, inspect them, and remove
+//! them (R1 to R6, R17, R19, R28, R30, R31, R41).
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
@@ -139,8 +139,9 @@ fn connections_are_kept_and_functions_do_not_disturb_each_other() {
 
 #[test]
 fn memory_a_call_freed_is_there_for_the_next_one() {
-    // 12 MiB in blocks of 1 MiB, touched and freed: 3,072 pages if the kernel provides them again
-    // each time, and fewer where the interpreter had some memory left. musl and other libraries have no such setting.
+    // 12 MiB are touched and freed in blocks of 1 MiB. This takes 3,072 pages if the kernel
+    // provides them anew each time, and fewer if the interpreter had some memory left. musl and
+    // other libraries have no such setting.
     if !Command::new("ldd").arg("--version").output().is_ok_and(|said| said.status.success()) {
         return skip("page faults of freed memory", "the C library is not glibc");
     }

@@ -1,5 +1,5 @@
-//! One command for several independent nodes: the order of a change, what is true after a failure,
-//! and the way back.
+//! One command for several independent nodes: the order of a change, the state after a failure, and
+//! the way back.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const ONE: &str = "def handle(event, ctx):\n    return 'one'\n";
 const TWO: &str = "def handle(event, ctx):\n    return 'two'\n";
-/// Its start takes longer than a test on nodes whose secret says so.
+/// A function whose start takes longer than the test, on nodes whose secret says so.
 const PACED: &str = "import time\n\nif open('/secrets/pace').read() == 'slow':\n    \
     time.sleep(600)\n\ndef handle(event, ctx):\n    return 'paced'\n";
 
@@ -65,7 +65,7 @@ impl Fleet {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What each node answers: the text, or its status if that is an error.
+    /// Returns the answer of each node: the text, or the status of an error.
     fn answers(&self) -> Vec<String> {
         let answer = |node: &Node| {
             let answer = node.get("/sign");
@@ -79,7 +79,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// `a live, b failed` and so on, from the table of a deploy.
+/// Returns a summary such as `a live, b failed` from the table of a deploy.
 fn states(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let state = |line: &str| {
@@ -109,7 +109,7 @@ fn one_command_changes_all_nodes_and_undoes_it() {
     assert!(rows.iter().all(|row| row["revision"] == 2 && row["state"] == "live"), "{lines}");
     assert_eq!(fleet.answers(), ["two", "two", "two"]);
 
-    // A first call that fails stops the rollout; the function stays live there.
+    // If the first call fails, the rollout stops. The function stays live on that node.
     fleet.write("def handle(event, ctx):\n    raise ValueError('no')\n", &[]);
     let output = fleet.mote(&["deploy", "--node", "shop", "--invoke", "sign"]);
     assert_eq!(output.status.code(), Some(5), "{output:?}");
@@ -146,7 +146,7 @@ fn a_rollout_stops_at_the_node_that_refuses() {
     let fleet = Fleet::start();
     fleet.write(ONE, &[]);
     fleet.ok(&["deploy", "--node", "shop", "sign"]);
-    // Only `a` and `c` have the secret that the next version reads.
+    // Only the nodes `a` and `c` have the secret that the next version reads.
     for node in [&fleet.nodes[0], &fleet.nodes[2]] {
         assert!(node.mote_with_input(&["secret", "set", "key"], b"1").status.success());
     }
@@ -175,7 +175,7 @@ fn a_rollout_stops_at_the_node_that_refuses() {
     assert!(text.contains("as before the deploy again: a\n"), "{text}");
     assert!(text.contains("to go on: repeat the command with --node a,b,c"), "{text}");
 
-    // A function that is new is removed again, and a split of the traffic is restored.
+    // A new function is removed again, and a split of the traffic is restored.
     for node in &fleet.nodes[1..] {
         node.ok(&["remove", "sign", "--yes"]);
     }
@@ -201,7 +201,7 @@ fn a_node_that_is_down_is_found_before_anything_changes() {
     assert!(text.contains("error[M0201]: b: no node answers at http://"), "{text}");
     assert!(text.contains("1 of 3 nodes cannot take part, so nothing was changed: b"), "{text}");
     assert_eq!(fleet.answers(), ["404", "404"]);
-    // Reading goes on with the nodes that answer.
+    // Reading commands continue with the nodes that answer.
     fleet.ok(&["deploy", "--node", "a,c", "sign"]);
     let list = fleet.mote(&["list", "--node", "shop", "-o", "name"]);
     assert_eq!(list.status.code(), Some(4));
@@ -212,7 +212,7 @@ fn a_node_that_is_down_is_found_before_anything_changes() {
     assert!(said(&output).contains("M0102"), "{}", said(&output));
 }
 
-/// A fleet in which the deploy to `b` waits, and its command.
+/// Starts a fleet, and a command in which the deploy to `b` is waiting.
 fn with_slow_start(on_failure: &str) -> (Fleet, Child) {
     let fleet = Fleet::start();
     for (node, pace) in fleet.nodes.iter().zip(["fast", "slow", "fast"]) {

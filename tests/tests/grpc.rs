@@ -1,4 +1,4 @@
-//! gRPC into functions that are servers of HTTP/2, with the packages of gRPC for Python on both sides.
+//! gRPC into functions that are HTTP/2 servers. Both sides use the gRPC packages for Python.
 
 use mote_tests::{Node, repository, wait_for};
 

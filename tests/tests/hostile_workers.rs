@@ -1,5 +1,5 @@
-//! Functions whose workers violate the protocol, on a node that serves another function at the same
-//! time: the calls of the other function succeed, the node does not grow, and it does not panic.
+//! Functions whose workers violate the protocol, on a node that also serves another function. The
+//! calls of the other function must succeed, and the node must neither grow nor panic.
 
 use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mote_tests::{Connection, Node, is_long};
 
-/// A server on `$PORT` whose answer depends on the path and usually never ends.
+/// A server on `$PORT`. Its answer depends on the path and usually never ends.
 const SERVER: &str = r#"#!/usr/bin/env python3
 import os, socket, threading
 
@@ -52,12 +52,12 @@ fn a_server_that_sends_on_and_on_fails_its_own_calls_only() {
         assert_eq!(answer.status, 502, "{path}: {answer:?}");
         assert_eq!(answer.json()["code"], "M0513", "{path}");
     }
-    // The heads of these answers are valid, so the caller sees an answer that is cut off.
+    // The heads of these answers are valid, so the caller sees an answer that breaks off.
     for path in ["zeros", "extension", "trailers"] {
         let mut connection = Connection::open(node.http);
         let answer = connection.try_call("GET", &format!("/hostile/{path}"), &[], b"");
         let ended = answer.expect_err(path).kind();
-        // The error must not be a timeout of the test itself.
+        // The answer must break off. A timeout of the test itself would be the wrong error.
         let cut_off = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset];
         assert!(cut_off.contains(&ended), "{path}: {ended}");
     }
@@ -66,8 +66,8 @@ fn a_server_that_sends_on_and_on_fails_its_own_calls_only() {
     assert!(!node.log().contains("panicked"), "{}", node.log());
 }
 
-/// A function that takes a seed and then writes to its worker's socket what the seed determines:
-/// frames of the protocol, usually changed, repeated, cut or in the wrong order.
+/// A function that takes a seed and writes to its worker's socket what the seed determines: frames
+/// of the protocol, which are usually changed, repeated, cut or in the wrong order.
 const SCRIPTS: &str = r#"
 import json, os, random, socket, struct, time
 
@@ -171,10 +171,11 @@ def handle(event, ctx):
         os._exit(0)
     return "answered"
 "#;
-/// Seeds that run first: callers that do not read, and two that disconnect.
+/// Seeds that run first: five with callers that do not read, and two with callers that disconnect.
 const KEPT: [u64; 7] = [1, 13, 25, 37, 49, 7, 35];
-/// Permitted growth of the node while it serves them. A worker may make the node keep a window per
-/// stream and 2 MiB for its own direction, and pages that were used once stay with the process.
+/// The most that the node may grow while it serves them. A worker may make the node keep a window
+/// for each stream and 2 MiB for the worker's own direction. Pages that were used once stay with
+/// the process.
 const GROWTH_BYTES_MAX: u64 = 6 << 20;
 
 fn status_bytes(node: &Node, field: &str) -> u64 {
@@ -184,8 +185,8 @@ fn status_bytes(node: &Node, field: &str) -> u64 {
         << 10
 }
 
-/// One call with a seed, which decides between a body that streams, a caller that disconnects, and
-/// a caller that stays connected and reads nothing until the next such call.
+/// Makes one call with a seed. The seed chooses between a body that streams, a caller that
+/// disconnects, and a caller that stays connected and reads nothing until the next such call.
 fn provoke(http: SocketAddr, seed: u64, unread: &mut Option<TcpStream>) {
     let padding = if seed.is_multiple_of(5) { 300_000 } else { 0 };
     let body = format!("{seed} {}", "p".repeat(padding));
@@ -244,7 +245,7 @@ fn random_workers_hurt_themselves_only() {
         let mut unread = None;
         for (at, seed) in KEPT.into_iter().chain(0..count).enumerate() {
             if at % 3 == 2 {
-                // A caller with a correct request is served in between, and soon.
+                // In between, a caller with a correct request is served quickly.
                 let answer = Connection::open(http).call("POST", "/hostile", &[], b"fine");
                 fine += usize::from(answer.status == 200);
             }
@@ -268,7 +269,7 @@ fn random_workers_hurt_themselves_only() {
     assert!(!node.log().contains("panicked"), "{}", node.log());
     assert!(grown <= GROWTH_BYTES_MAX, "the node grew by {grown} bytes");
     assert!(calls > count, "{calls} calls");
-    // The last worker may have reported the end of a call that it still runs.
+    // The last worker may have reported the end of a call that it is still running.
     mote_tests::wait_for("the function to be itself again", || {
         (node.post("/hostile", b"fine").text() == "fine").then_some(())
     });

@@ -1,4 +1,5 @@
-//! The rules of functions for HTTP requests, with real clients and a browser, and calls at once.
+//! The rules of functions for HTTP requests, tested with real clients and a browser, and limits on
+//! concurrent calls.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,8 +25,8 @@ def handle(event, ctx):
 
 type Fields<'a> = &'a [(&'a str, &'a str)];
 
-/// Deploys a function that everyone may call, unless its manifest says who may: one that only this
-/// machine may call is closed to pages of other origins, whatever `[http.cors]` says.
+/// Deploys a function that everyone may call, unless its manifest says who may. If only this
+/// machine may call a function, pages of other origins may not, whatever `[http.cors]` says.
 fn deploy(node: &Node, name: &str, manifest: &str) {
     let access = if manifest.contains("[access]") { "" } else { "[access]\nmode = \"public\"" };
     let manifest = format!("version = 1\n{manifest}\n{access}\n");
@@ -36,7 +37,7 @@ fn total(node: &Node, name: &str) -> Value {
     node.json(&["describe", name, "-o", "json"])["requests"]["total"].clone()
 }
 
-/// One request with curl: status, fields in lower case, and body.
+/// Sends one request with curl. Returns status, fields in lower case, and body.
 fn curl(
     version: &str,
     at: SocketAddr,
@@ -59,8 +60,9 @@ fn curl(
         curl.args(["-H", &format!("{name}: {value}")]);
     }
     curl.arg(format!("http://{at}{path}"));
-    // Over HTTP/2, curl sometimes loses the answer to a body that was refused (error 92), because the
-    // node resets the stream behind it. Such a request has run nothing and is sent again.
+    // Over HTTP/2, curl sometimes loses the answer to a request whose body was refused (error 92),
+    // because the node resets the stream after the answer. Such a request has run nothing and is
+    // sent again.
     let output = wait_for("an answer that curl has read", || {
         let output = curl.output().expect("curl");
         (output.status.code() != Some(92)).then_some(output)
@@ -118,7 +120,7 @@ fn methods_fields_and_bodies_are_checked_before_anything_is_counted() {
         let call = |method, fields: Fields<'_>, body: &[u8]| {
             curl(version, at, (method, "/ruled"), fields, body)
         };
-        // Whoever may not call it learns nothing of the rules.
+        // A caller that may not call the function learns nothing of its rules.
         for method in ["GET", "PUT"] {
             assert_eq!(call(method, &[], b"").status, 401, "{version} {at}");
         }
@@ -135,7 +137,7 @@ fn methods_fields_and_bodies_are_checked_before_anything_is_counted() {
         assert_eq!((refused.status, refused.json()["code"].as_str()), (413, Some("M1024")));
         assert_eq!(call("OPTIONS", &[with_key, device], b"").status, 405, "without [http.cors]");
     }
-    // The refused ones have used up nothing of the rate.
+    // Refused calls have used up nothing of the rate.
     for (version, at) in &fronts[..2] {
         let get = curl(version, *at, ("GET", "/ruled"), &[with_key, device], b"");
         assert_eq!((get.status, get.text().as_str()), (200, "read 0"), "{version}");
@@ -227,7 +229,8 @@ fn browsers_are_answered_without_the_function() {
             assert_eq!(exposed, allowed.map(|_| "x-count"));
         }
     }
-    // What only this machine may call is closed to pages of other sites, whatever its origins say.
+    // A function that only this machine may call is closed to pages of other sites, whatever its
+    // origins say.
     let mut kept = Connection::open(node.http);
     for (path, status) in [("/closed", 403), ("/shop", 204), ("/shop", 204)] {
         let answer = kept.call("OPTIONS", path, &[("origin", APP), asks], b"");
@@ -340,7 +343,7 @@ fn running(node: &Node) -> u64 {
     described["requests"]["running"].as_u64().expect("a number")
 }
 
-/// Sends a request and leaves its answer unread.
+/// Sends a request and does not read the answer.
 fn begin(node: &Node, path: &str, key: &str) -> TcpStream {
     let mut stream = TcpStream::connect(node.http).expect("the front listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -366,7 +369,7 @@ fn calls_at_once_are_limited() {
     let answered =
         |key: &str| node.call("GET", "/hold/quick", &[("x-api-key", key)], b"").status == 200;
     let mut held = vec![begin(&node, "/hold/hold", &one)];
-    // A streamed answer is a call until it ends.
+    // A streamed answer counts as a running call until it ends.
     let mut stream = begin(&node, "/hold/silence", &one);
     wait_for("two calls", || (running(&node) == 2).then_some(()));
     for _ in 0..3 {
@@ -393,13 +396,13 @@ fn calls_at_once_are_limited() {
         .expect("curl");
     let metrics = String::from_utf8_lossy(&metrics.stdout).into_owned();
     assert!(metrics.contains("mote_refused_calls_total{code=\"M0526\"} 6"), "{metrics}");
-    // A place is free when its caller goes away, with or without an answer that has begun.
+    // A place becomes free when its caller goes away, whether or not an answer has begun.
     drop(held.pop());
     wait_for("a place", || answered(&two).then_some(()));
     stream.read_exact(&mut [0; 12]).expect("the answer has begun");
     drop(stream);
     wait_for("the place of the stream", || answered(&one).then_some(()));
-    // Calls with an answer later hold their place only while they are accepted.
+    // Calls that are answered later hold a place only while they are being accepted.
     for _ in 0..5 {
         let later = [("x-api-key", one.as_str()), ("prefer", "respond-async")];
         assert_eq!(node.call("GET", "/hold/quick", &later, b"").status, 202);
@@ -422,13 +425,13 @@ fn bodies_that_arrive_slowly_hold_no_place() {
              content-length: {bytes}\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).expect("sent");
-        // The node reads the body from here on.
+        // From here on, the node reads the body.
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line).expect("an answer");
         assert_eq!(line, "HTTP/1.1 100 Continue\r\n");
         stream
     };
-    // A short body, and one that is gathered.
+    // A short body, and a body that the node gathers first.
     let slow = [(begin_post(10), 10), (begin_post(100_000), 100_000)];
     assert_eq!(node.get("/hold").status, 200, "the place is free");
     let held = begin(&node, "/hold/hold", "");
@@ -444,7 +447,7 @@ fn bodies_that_arrive_slowly_hold_no_place() {
     }
     drop(held);
     wait_for("the place to be free", || (node.get("/hold").status != 429).then_some(()));
-    // Five calls were counted, although two of them asked for a place twice.
+    // Five calls were counted, even though two of them asked for a place twice.
     let last = node.get("/hold");
     assert_eq!((last.status, last.json()["code"].as_str()), (429, Some("M0524")));
 }
@@ -498,7 +501,7 @@ fn streams_and_websockets_hold_their_places() {
     }
 }
 
-/// A random number after this one (xorshift), the same in each run.
+/// Returns the random number after this one (xorshift). The sequence is the same in each run.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -526,7 +529,7 @@ fn no_place_is_lost_when_clients_disconnect() {
             )
             .into_bytes();
             request.resize(request.len() + body, b'x');
-            // Leaves somewhere in its request or in its answer.
+            // The client leaves at some point in its request or in the answer.
             let sent = next(&mut random) as usize % (2 * request.len());
             let is_sent = stream.write_all(&request[..sent.min(request.len())]).is_ok();
             if is_sent && sent >= request.len() && !path.ends_with("hold") {
@@ -543,7 +546,7 @@ fn no_place_is_lost_when_clients_disconnect() {
         clients.into_iter().map(|client| client.join().expect("a client")).sum()
     });
     assert!(refused > 0, "the limit was reached");
-    // All places are free again, and no more than there are.
+    // All places are free again, and there are no more than before.
     wait_for("the last calls to end", || (running(&node) == 0).then_some(()));
     let held: Vec<_> = (0..PLACES).map(|_| begin(&node, "/hold/hold", "")).collect();
     wait_for("all places to be taken", || (running(&node) == PLACES as u64).then_some(()));
@@ -551,7 +554,7 @@ fn no_place_is_lost_when_clients_disconnect() {
     drop(held);
 }
 
-/// What the page does. Each line of its report is the name of a request and its outcome.
+/// The page's script. Each line of its report has the name of a request and its outcome.
 const PAGE: &str = r#"<!doctype html><script>
 const node = "http://NODE";
 const report = [];
@@ -580,7 +583,7 @@ async function ask(name, path, options) {
 })();
 </script>"#;
 
-/// Serves the page on a port of loopback, and hands on what it reports.
+/// Serves the page on a loopback port, and returns a channel with the page's reports.
 fn serve_page(page: String, listener: TcpListener) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {

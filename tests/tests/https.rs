@@ -1,5 +1,5 @@
-//! The node's own requests over TLS: callbacks of accepted calls and archives by address, from a
-//! real server whose certificate is signed by an authority of the test.
+//! The node's own requests over TLS: callbacks of accepted calls and archives by address. The
+//! server is real, and an authority of the test signs its certificate.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -80,7 +80,8 @@ impl Drop for Server {
     }
 }
 
-/// An authority, a certificate that it signed for 127.0.0.1, and one without a trusted signature.
+/// Makes an authority, a certificate for 127.0.0.1 that it signed, and a certificate without a
+/// trusted signature.
 fn certificates() -> Option<tempfile::TempDir> {
     let folder = tempfile::tempdir().expect("a folder");
     let script = "set -e
@@ -98,7 +99,7 @@ fn text(path: PathBuf) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// A node that trusts the authorities of one file.
+/// Starts a node that trusts only the authorities in one file.
 fn start(flags: &[&str], folder: &tempfile::TempDir, roots: &str) -> Node {
     let no_more = folder.path().join("no-more");
     std::fs::create_dir(&no_more).expect("a folder");
@@ -144,8 +145,8 @@ fn callbacks_and_uploads_over_tls() {
     assert_eq!(status, 200, "{said}");
     assert_eq!(node.post("/fetched", b"you").text(), "hello you");
 
-    // No trusted authority signed the certificate; the name differs; the server does not support
-    // TLS.
+    // The first certificate has no trusted signature, the second has another name, and the third
+    // server does not support TLS.
     assert_eq!(later(&format!("https://127.0.0.1:{}/", own.port)), 202);
     logged("the certificate of 127.0.0.1 is not valid: ");
     assert_eq!(later(&format!("https://localhost:{port}/")), 202);

@@ -1,4 +1,4 @@
-//! The HTTP front over TLS, with OpenSSL (Python's ssl) and curl as its clients.
+//! The HTTP front over TLS. The clients are OpenSSL (Python's ssl) and curl.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -19,7 +19,7 @@ const TALK: &str = "export default { async fetch() {
   return new Response(null, { status: 101, webSocket: client });
 } };";
 
-/// Runs a job of the client, and returns what it printed.
+/// Runs a job of the client, and returns what the job printed.
 fn client(job: &str, address: &str, rest: &[&str]) -> String {
     let script = repository().join("tests/fixtures/tls/client.py");
     let output = Command::new("python3")
@@ -34,13 +34,13 @@ fn client(job: &str, address: &str, rest: &[&str]) -> String {
     said
 }
 
-/// The fingerprint in an announcement.
+/// Returns the fingerprint in a node's announcement.
 fn announced(node: &Node) -> &str {
     let line = node.announcement.lines().find_map(|line| line.trim().strip_prefix("SHA-256 "));
     line.expect("the announcement has the fingerprint")
 }
 
-/// Certificates for these names, `NAME.crt` with `NAME.key`, in a new folder.
+/// Makes certificates for these names in a new folder, as `NAME.crt` with `NAME.key`.
 fn certificates(folder: &Path, names: &[&str]) -> bool {
     std::fs::create_dir_all(folder).expect("a folder");
     names.iter().all(|name| {
@@ -72,7 +72,7 @@ fn a_node_makes_a_certificate_and_keeps_it() {
     node.deploy_ok("talk", &[("talk.mjs", TALK)]);
     let said = client("websocket", &address, &[]);
     assert_eq!(said, "HTTP/1.1 101 Switching Protocols\nover TLS\n");
-    // The plain front stays as it is, and a restart keeps the certificate.
+    // The plain front still works, and a restart keeps the certificate.
     assert_eq!(node.post("/echo", b"plain").text(), "plain");
     let node = node.stop_and_restart();
     assert_eq!(announced(&node), fingerprint);
@@ -96,8 +96,8 @@ fn curl_chooses_the_version_of_http_during_the_handshake() {
     assert_eq!(ask("--http2").as_deref(), Some("hello 2"));
 }
 
-/// sslyze tries all old versions, all ciphers, and known attacks, and compares with the configuration
-/// `intermediate` of Mozilla.
+/// sslyze tries all old versions, all ciphers, and known attacks, and compares the result with
+/// Mozilla's configuration `intermediate`.
 #[test]
 fn an_independent_scanner_finds_nothing_weak() {
     let test = "an_independent_scanner_finds_nothing_weak";
@@ -113,7 +113,7 @@ fn an_independent_scanner_finds_nothing_weak() {
         .args(["--mozilla_config", "intermediate", "--json_out"])
         .args([file.as_os_str(), address.as_ref()])
         .output();
-    // A user that may not enter the folder of root's Python cannot run it.
+    // A user who may not enter the folder of root's Python cannot run sslyze.
     let scan = match scan {
         Ok(scan) => scan,
         Err(error) => return skip(test, &format!("sslyze cannot be run: {error}")),
@@ -144,7 +144,7 @@ fn an_independent_scanner_finds_nothing_weak() {
     ] {
         assert_eq!(found[check]["result"][field], expected, "{check}: {}", found[check]);
     }
-    // The certificate is the node's own, which no authority has signed.
+    // The certificate is the node's own, so no authority has signed it.
     let complaints: Vec<&str> = said
         .lines()
         .filter_map(|line| line.trim().strip_prefix("* ")?.split(':').next())
@@ -176,7 +176,7 @@ fn each_host_gets_its_certificate_and_changed_ones_are_read_under_load() {
     let fresh = fresh.to_str().expect("UTF-8");
     let said = client("rotate", &address, &[path, fresh, "120"]);
     assert_eq!(said, "asked True failed 0 changed True\n", "{}", node.log());
-    // The log names a damaged file, and its former certificate stays in use.
+    // The log names a damaged file. The former certificate stays in use.
     let kept = client("names", &address, &["a.example"]);
     std::fs::write(here.join("a.example.key"), "no key").expect("a file");
     let log = wait_for("the log to name the file", || {
@@ -187,7 +187,7 @@ fn each_host_gets_its_certificate_and_changed_ones_are_read_under_load() {
     assert_eq!(client("names", &address, &["a.example"]), kept);
 }
 
-/// What openssl says after a handshake in which the client accepts only these signatures.
+/// Returns what openssl prints after a handshake in which the client accepts only these signatures.
 fn handshake(address: &str, signatures: &str) -> String {
     let script = format!(
         "openssl s_client -connect {address} -tls1_2 -sigalgs {signatures} </dev/null 2>/dev/null \
@@ -223,14 +223,14 @@ fn a_client_gets_a_certificate_of_a_kind_that_it_accepts() {
     });
 }
 
-/// Connections to this port of loopback that the server holds.
+/// Counts the connections to this loopback port that the server holds.
 fn connections(port: u16) -> usize {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel's table");
     let local = format!(":{port:04X}");
     let is_held = |line: &&str| {
         let mut words = line.split_whitespace().skip(1);
         let is_local = words.next().is_some_and(|address| address.ends_with(&local));
-        // Established, or closed by the client only.
+        // The connection is established, or only the client has closed it.
         is_local && words.nth(1).is_some_and(|state| ["01", "08"].contains(&state))
     };
     table.lines().filter(is_held).count()
@@ -257,7 +257,7 @@ fn clients_that_read_nothing_are_disconnected() {
     BufReader::new(deaf.stdout.take().expect("piped")).read_line(&mut said).expect("a line");
     assert_eq!(said, "asked\n");
     assert_eq!(connections(port), 4);
-    // The front gives a client 30 s in which it must take something of its answer.
+    // The front closes a connection if the client takes nothing of its answer for 30 s.
     wait_for("the end of their connections", || (connections(port) == 0).then_some(()));
     assert_eq!(node.get("/long").status, 200);
     drop(deaf.stdin.take());

@@ -1,5 +1,5 @@
-//! `mote import` of objects of a cluster: from a real API server, with the resources of Knative,
-//! OpenFaaS and Kubeless, and from kubectl's output in a file.
+//! `mote import` of objects of a cluster. The objects come from a real API server with the
+//! resources of Knative, OpenFaaS and Kubeless, or from a file with kubectl's output.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use mote_tests::kubernetes::ApiServer;
 use mote_tests::{Node, mote_binary};
 
-/// (group, version, kind, plural)
+/// Resource types as (group, version, kind, plural).
 const RESOURCES: [(&str, &str, &str, &str); 4] = [
     ("serving.knative.dev", "v1", "Service", "services"),
     ("openfaas.com", "v1", "Function", "functions"),
@@ -100,7 +100,8 @@ fn zip(name: &str, text: &str) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// A server with the resources and objects of three platforms, and the folders of two images.
+/// Starts a server with the resources and objects of three platforms, and prepares the folders of
+/// two images.
 fn prepared() -> Option<(ApiServer, tempfile::TempDir)> {
     let server = ApiServer::start("functions of a cluster")?;
     let dir = tempfile::tempdir().expect("temp folder");
@@ -139,7 +140,7 @@ fn functions_of_a_cluster_become_projects() {
         [&["--from-cluster", "--context", "mote", "--namespace", "default"][..], &sources].concat();
     let output = mote(&server, dir.path(), &args);
     let text = said(&output);
-    // Two functions cannot be imported; the others are.
+    // Two functions cannot be imported, but the others are.
     assert_eq!(output.status.code(), Some(8), "{text}");
     for part in [
         "unknown: a function that is only an image is not supported\n  name the folder of its code: \
@@ -182,7 +183,8 @@ fn functions_of_a_cluster_become_projects() {
     let wrong = mote(&server, dir.path(), &["--from-cluster", "--context", "nowhere"]);
     assert!(said(&wrong).contains("error[M0102]: kubectl: "), "{}", said(&wrong));
 
-    // The same objects from a file, as kubectl prints them, with lists and what servers add.
+    // The same objects from a file in the form that kubectl prints, with lists and the fields that
+    // servers add.
     let kinds = "functions.kubeless.io,functions.openfaas.com,services.serving.knative.dev";
     for format in ["yaml", "json"] {
         let objects = server.ok(&["get", kinds, "-o", format, "--show-managed-fields"], "");

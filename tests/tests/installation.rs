@@ -1,5 +1,5 @@
-//! Package installations: which functions share a result, which hosts an installation reaches, and
-//! what stays on disk.
+//! Package installations: which functions share a result, which hosts an installation can reach,
+//! and what stays on disk.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn deploy(node: &Node, name: &str, folder: &Path) -> String {
     text
 }
 
-/// A wheel with one module, `brought`, whose `NAME` is `name`.
+/// Makes a wheel with the module `brought`, whose `NAME` is `name`.
 fn wheel(folder: &Path, name: &str) {
     std::fs::create_dir_all(folder).expect("folder");
     let script = "import sys, zipfile
@@ -105,7 +105,7 @@ fn code_that_nothing_uses_goes_without_a_restart() {
         let folder = node.dir.path().join("data/code");
         std::fs::read_dir(folder).expect("code").count()
     };
-    // The number of revisions that are kept for a rollback.
+    // 10 is the number of revisions that are kept for a rollback.
     wait_for("old code to go", || (trees() <= 10).then_some(()));
     assert_eq!(node.get("/f").text(), "13");
     node.ok(&["remove", "f", "--yes"]);
@@ -136,7 +136,7 @@ fn psutil_tells_an_instance_of_its_own_limits() {
     assert!(number("available") <= number("total") && number("percent") <= 100.0, "{facts}");
     assert_eq!(number("cpus"), number("affinity"), "{facts}");
     assert_eq!(facts["each"].as_array().map(Vec::len), Some(number("cpus") as usize), "{facts}");
-    // The activity of other processes on the machine is not reported.
+    // The activity of other processes on this machine is not reported.
     assert_eq!(number("cpu"), 0.0, "{facts}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
     let age_s = now.as_secs_f64() - number("made");

@@ -1,5 +1,5 @@
-//! Invocations that are accepted for later: over HTTP, CoAP, the management API and the command
-//! line; their attempts, results, dead letters and recipients (reliability: T-KILL).
+//! Invocations that are accepted for later, over HTTP, CoAP, the management API and the command
+//! line: their attempts, results, dead letters and recipients (reliability: T-KILL).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ const ASYNC: (&str, &str) = ("prefer", "respond-async");
 
 const ECHO: &str = "def handle(event, ctx):\n    return event.body\n";
 
-/// Fails until the attempt whose number the body names.
+/// Fails until the attempt whose number is in the body.
 const FLAKY: &str = "def handle(event, ctx):\n    \
     attempt = int(event.headers.get('mote-attempt', '1'))\n    \
     if attempt < int(event.body):\n        raise ValueError('not yet')\n    \
@@ -23,7 +23,7 @@ fn quick_retries(more: &str) -> String {
     format!("version = 1\n[async]\nbackoff = \"1ms\"\n{more}\n")
 }
 
-/// Accepts one invocation; returns its id.
+/// Sends one invocation, which must be accepted. Returns its id.
 fn accept(node: &Node, path: &str, headers: &[(&str, &str)], body: &[u8]) -> String {
     let mut all = vec![ASYNC];
     all.extend_from_slice(headers);
@@ -39,7 +39,7 @@ fn show(node: &Node, id: &str) -> Value {
     node.get(&format!("/_invocations/{id}")).json()
 }
 
-/// The invocation once it has ended.
+/// Waits for the end of an invocation and returns it.
 fn ended(node: &Node, id: &str) -> Value {
     wait_for("the invocation to end", || {
         let shown = show(node, id);
@@ -60,21 +60,21 @@ fn a_caller_that_does_not_wait_finds_the_result_later() {
     assert_eq!(shown["body"], "later");
     let result = node.get(&format!("/_invocations/{id}/result"));
     assert_eq!((result.status, result.text().as_str()), (200, "later"));
-    // The same over the management API and the command line.
+    // The management API and the command line show the same.
     let told = node.json(&["invocation", "show", &id, "-o", "json"]);
     assert_eq!((&told["state"], &told["trigger"]), (&shown["state"], &Value::from("http")));
     assert_eq!(node.ok(&["invocation", "result", &id]), "later");
     assert!(node.ok(&["invocation", "list"]).contains(&id));
     let waited = node.call("POST", "/echo", &[("prefer", "respond-async, wait=20")], b"now");
     assert_eq!((waited.status, waited.text().as_str()), (200, "now"));
-    // Without the preference nothing is accepted.
+    // Without the preference, the call is answered directly.
     assert_eq!(node.post("/echo", b"sync").text(), "sync");
     assert_eq!(node.call("POST", "/echo", &[("prefer", "wait=1")], b"sync").status, 200);
     let list = node.json(&["invocation", "list", "-o", "json"]);
     assert_eq!(list["invocations"].as_array().map(Vec::len), Some(2), "{list}");
     let id = node.ok(&["invoke", "echo", "--async", "-d", "cli"]);
     assert_eq!(ended(&node, id.trim())["trigger"], "admin");
-    // A list that leaves some out says so.
+    // A list that leaves out some invocations says so.
     for (limit, is_cut) in [("2", true), ("3", false)] {
         let listed = node.mote(&["invocation", "list", "--limit", limit]);
         let said = String::from_utf8_lossy(&listed.stderr).into_owned();
@@ -148,7 +148,7 @@ fn failures_are_tried_again_and_end_as_dead_letters() {
     }
     let listed = node.ok(&["dead-letters", "list"]);
     assert!(listed.contains(&id) && listed.contains("not yet"), "{listed}");
-    // A dead letter survives a restart, and can be run again once the function is mended.
+    // A dead letter survives a restart, and can be run again after the function was repaired.
     let node = node.crash_and_restart();
     node.deploy_ok("flaky", &[("app.py", ECHO), ("mote.toml", &manifest)]);
     node.ok(&["dead-letters", "retry", &id]);
@@ -175,7 +175,7 @@ fn an_idempotency_key_is_accepted_once() {
     let key = [("idempotency-key", "\"order 7\"")];
     let first = accept(&node, "/echo", &key, b"one");
     assert_eq!(accept(&node, "/echo", &key, b"one"), first);
-    // Somebody who knows the key does not learn the id with another request.
+    // A caller who knows the key but sends another request does not learn the id.
     let other = node.call("POST", "/echo", &[ASYNC, key[0]], b"two");
     assert_eq!((other.status, other.json()["code"].clone()), (400, "M0516".into()));
     assert_ne!(accept(&node, "/other", &key, b"three"), first);
@@ -183,7 +183,7 @@ fn an_idempotency_key_is_accepted_once() {
     let node = node.crash_and_restart();
     assert_eq!(accept(&node, "/echo", &key, b"one"), first);
     assert_eq!(ended(&node, &first)["body"], "one");
-    // What was cancelled does not keep its key.
+    // A cancelled invocation gives up its key.
     let late = [("idempotency-key", "late"), ("mote-after", "1h")];
     let id = accept(&node, "/echo", &late, b"x");
     node.ok(&["invocation", "cancel", &id]);
@@ -248,8 +248,8 @@ fn invocations_wait_for_their_time_and_can_be_cancelled() {
     wait_for("it runs", || (show(&node, &running)["state"] == "running").then_some(()));
     assert!(node.ok(&["invocation", "cancel", &running]).contains("is being ended"));
     assert_eq!(ended(&node, &running)["state"], "cancelled");
-    // Any number of cancellations gives a place back once. The function has one for this work, so
-    // the last invocation runs only if all others have given theirs back.
+    // However often an invocation is cancelled, its place is given back once. The function has one
+    // place for this work, so the last invocation runs only if all others have given theirs back.
     let one = "version = 1\n[limits]\ntimeout = \"1h\"\n[async]\nconcurrency = 1\n";
     node.deploy_ok("slow", &[("app.py", slow), ("mote.toml", one)]);
     for _ in 0..10 {
@@ -290,7 +290,7 @@ fn what_was_accepted_for_a_removed_function_runs_once_it_is_deployed_again() {
     node.deploy_ok("other", &[("app.py", ECHO)]);
     let id = accept(&node, "/back", &[("mote-after", "2s")], b"kept");
     node.ok(&["remove", "--yes", "back"]);
-    // This one is due later, so the first one is due when it has ended.
+    // This invocation is due later, so the first one is due when it has ended.
     let other = accept(&node, "/other", &[("mote-after", "3s")], b"");
     assert_eq!(ended(&node, &other)["state"], "succeeded");
     assert_eq!(show(&node, &id)["state"], "waiting");
@@ -304,7 +304,7 @@ fn what_was_accepted_for_a_removed_function_runs_once_it_is_deployed_again() {
 fn an_order_key_keeps_the_order_through_failures() {
     let node = Node::start();
     let manifest = quick_retries("attempts = 9");
-    // The number of the attempt at which each body succeeds varies, and the order does not.
+    // Each body succeeds at a different attempt, but the order must stay the same.
     let code = "order = []\n\
         def handle(event, ctx):\n    \
         if event.method == 'GET':\n        return ','.join(order)\n    \
@@ -340,15 +340,15 @@ fn results_go_to_functions_and_addresses() {
         let text = node.get("/sink").text();
         (text.lines().count() == 2).then_some(text)
     });
-    // A success carries the answer, and a failure carries the request.
+    // After a success the record carries the answer. After a failure it carries the request.
     assert_eq!(seen, "flaky 200 2 2\nflaky 500 2 3");
-    // Two functions that send their results to each other are stopped.
+    // If two functions send their results to each other, they are stopped.
     let to = |name: &str| quick_retries(&format!("on_success = {{ function = \"{name}\" }}"));
     node.deploy_ok("ping", &[("app.py", ECHO), ("mote.toml", &to("pong"))]);
     node.deploy_ok("pong", &[("app.py", ECHO), ("mote.toml", &to("ping"))]);
     accept(&node, "/ping", &[], b"ball");
     wait_for("the loop ends", || node.log().contains("looks like a loop").then_some(()));
-    // An address of this machine is not reached unless the node's owner allows it.
+    // The node sends nothing to an address of this machine unless the node's owner allows it.
     let manifest = quick_retries("on_success = { url = \"http://127.0.0.1:9/\" }");
     node.deploy_ok("tells", &[("app.py", ECHO), ("mote.toml", &manifest)]);
     accept(&node, "/tells", &[], b"x");
@@ -388,7 +388,7 @@ fn coap_clients_need_not_wait_either() {
     assert_eq!(ended(&node, id)["trigger"], "coap");
     let text = ask(&["-m", "get", &format!("coap://{}{location}/result", node.coap)]);
     assert!(text.contains("2.05") && text.contains("over CoAP"), "{text}");
-    // A result that is not there yet is told from one that is.
+    // The client can tell a missing result from a finished one.
     let wishes = ["-O", "65000,prefer: respond-async", "-O", "65000,mote-after: 1h"];
     let text = ask(&[&["-m", "post", "-e", "later"][..], &wishes, &[&url]].concat());
     let at = text.find("\"location\":\"").expect("a location") + 12;
@@ -419,8 +419,8 @@ fn background_work_leaves_room_for_callers() {
     node.ok(&["invocation", "cancel", &ids[29]]);
 }
 
-/// Clients that send invocations with a key each, and again after a node that was killed is back,
-/// until each has been accepted.
+/// Clients that send invocations with a key each. If the node is killed, they send again after it
+/// is back, until each invocation has been accepted.
 struct Senders {
     accepted: Arc<Mutex<HashMap<usize, String>>>,
     threads: Vec<std::thread::JoinHandle<()>>,
@@ -485,7 +485,7 @@ fn nothing_that_was_accepted_is_lost_when_the_node_is_killed() {
     node.deploy_ok("count", &[("app.mjs", "export default async (event) => event.body;\n")]);
     let senders = Senders::start(8, total, address.clone());
     for kill in 1..=kills {
-        // Kills are spread over the whole run, at moments that depend on its progress.
+        // Kills are spread over the whole run. Their moments depend on the progress of the run.
         let goal = total * kill / (kills + 1);
         wait_for("more accepted invocations", || (senders.count() >= goal).then_some(()));
         node = node.crash_and_restart();

@@ -1,5 +1,5 @@
-//! Tokens of callers: PyJWT signs them, a server of the test is their issuer, and the node fetches its
-//! keys. Passwords of callers.
+//! Tokens and passwords of callers. PyJWT signs the tokens, a server of the test is their issuer,
+//! and the node fetches the issuer's keys.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use mote_tests::{
 };
 use serde_json::{Value, json};
 
-/// Tells who calls, and whether the token is still there.
+/// Answers with the caller's name, and whether the token is still in the request.
 const TELLS: &str = "import json\n\ndef handle(event, ctx):\n    \
     return json.dumps({'caller': event.caller, 'token': event.headers.get('authorization')})\n";
 const ALGORITHMS: [(&str, &str); 7] = [
@@ -30,11 +30,11 @@ const ALGORITHMS: [(&str, &str); 7] = [
 const AUDIENCE: &str = "thermometers";
 const MACHINE: [&str; 2] = ["--outgoing", "machine"];
 
-/// Keys and tokens of PyJWT.
+/// Makes keys and tokens with PyJWT.
 struct Signer(Answering);
 
 impl Signer {
-    /// Says that PyJWT is missing if it is.
+    /// Starts the signer. If PyJWT is missing, reports the test as skipped.
     fn start(test: &str) -> Option<Self> {
         let python = repository().join(".cache/test-venv/bin/python");
         let found = Command::new(&python).args(["-c", "import jwt, cryptography"]).output();
@@ -46,7 +46,7 @@ impl Signer {
         Some(Self(Answering::start(Command::new(&python).arg(script))))
     }
 
-    /// A new key of each type.
+    /// Makes a new key of each type.
     fn keys(&mut self, id: &str) -> String {
         self.0.ask(&json!({ "keys": id })).to_string()
     }
@@ -87,7 +87,7 @@ impl Provider {
         Self { at, keys, fetched, ends, thread: Some(thread) }
     }
 
-    /// Answers one request; returns whether it was for the keys.
+    /// Answers one request. Returns whether the request was for the keys.
     fn serve(mut stream: TcpStream, at: SocketAddr, keys: &str) -> bool {
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut head = Vec::new();
@@ -120,7 +120,7 @@ impl Provider {
 
     fn stop(mut self) {
         self.ends.store(true, Ordering::SeqCst);
-        // Wakes the thread, which then ends.
+        // The connection wakes the thread, which then ends.
         drop(TcpStream::connect(self.at));
         self.thread.take().expect("once").join().expect("no panic");
     }
@@ -159,7 +159,8 @@ fn get(node: &Node, path: &str, token: &str) -> Answer {
     node.call("GET", path, &[("authorization", &field)], b"")
 }
 
-/// The answer once it is not about too many wrong tokens, which the test sends fast.
+/// Sends a request and repeats it while the node slows this address down for too many wrong tokens.
+/// The test sends wrong tokens fast.
 fn get_in_time(node: &Node, path: &str, token: &str) -> Answer {
     wait_for("an answer to a token", || {
         Some(get(node, path, token)).filter(|answer| answer.status != 429)
@@ -170,7 +171,7 @@ fn code(answer: &Answer) -> (u16, String) {
     (answer.status, answer.json()["code"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Waits until the keys are there.
+/// Repeats a request until the node has the keys.
 fn get_once_known(node: &Node, path: &str, token: &str) -> Answer {
     wait_for("the keys of the issuer", || {
         let answer = get(node, path, token);
@@ -228,7 +229,7 @@ fn tokens_of_a_provider_are_accepted() {
     }
     let user = signer.token("ES256", "a-p256", &with(&right, "role", "user"));
     assert_eq!(code(&get(&node, "/shut", &user)), (403, "M0529".to_owned()));
-    // A key of the node opens nothing here.
+    // A key of the node opens no function here.
     let key = node.ok(&["key", "create", "alice"]);
     unauthorized(node.call("GET", "/shut", &[("x-api-key", key.trim())], b""), "a key");
     let said = node.ok(&["describe", "shut"]);
@@ -259,7 +260,7 @@ fn keys_are_replaced_without_a_restart() {
         401,
         "its key is gone, though verified"
     );
-    // A flood of unknown ids causes no flood of questions.
+    // Many unknown key ids do not cause many requests to the issuer.
     let kids = ["c", "../keys", "' OR 1=1"].map(|kid| {
         let head = base64url(json!({ "alg": "RS256", "kid": kid }).to_string().as_bytes());
         format!("{head}.e30.AAAA")
@@ -269,7 +270,7 @@ fn keys_are_replaced_without_a_restart() {
     }
     assert_eq!(get(&node, "/shut", &after).status, 200, "right tokens still work");
     assert_eq!(provider.fetched(), 2);
-    // The provider is gone; what is known stays in use.
+    // The issuer is gone. Keys that are already known stay in use.
     provider.stop();
     let later = signer.token("EdDSA", "b-ed", &with(&right, "sub", "bob"));
     assert_eq!(get(&node, "/shut", &later).json()["caller"], "bob");
@@ -301,7 +302,7 @@ fn a_provider_that_comes_late_is_found() {
     });
     let provider = Provider::start(at, keys);
     assert_eq!(get_once_known(&node, "/shut", &token).status, 200);
-    // The node finds them again after a restart, before anybody calls.
+    // After a restart, the node fetches the keys before anybody calls.
     let fetched = provider.fetched();
     let node = node.stop_and_restart();
     wait_for("the keys after the restart", || (provider.fetched() > fetched).then_some(()));
@@ -322,7 +323,7 @@ fn keys_in_a_file_need_no_provider() {
     assert_eq!(get(&node, "/shut", &token).json()["caller"], "alice");
     let node = node.stop_and_restart();
     assert_eq!(get(&node, "/shut", &token).status, 200, "the keys are stored");
-    // Accepted invocations are for those who may call the function.
+    // Accepted invocations are visible to those who may call the function.
     let fields = [("authorization", format!("Bearer {token}")), ("prefer", "respond-async".into())];
     let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let accepted = node.call("POST", "/shut", &fields, b"");
@@ -334,7 +335,7 @@ fn keys_in_a_file_need_no_provider() {
     assert_eq!(node.call("GET", &place, &[("x-api-key", key.trim())], b"").status, 404, "its name");
     assert_eq!(get(&node, &place, &stranger).status, 404);
     assert_eq!(get(&node, &place, &token).status, 200);
-    // A redeploy with other keys holds at once.
+    // A redeploy with other keys takes effect at once.
     let files =
         [("app.py", TELLS), ("mote.toml", manifest.as_str()), ("jwks.json", others.as_str())];
     node.deploy_ok("shut", &files);
@@ -426,7 +427,7 @@ fn passwords_open_functions_for_browsers() {
     for site in ["none", "same-origin"] {
         assert_eq!(call("/page", "web", &key, &[("sec-fetch-site", site)]).status, 200, "{site}");
     }
-    // What the mode `key` accepts, and over HTTP/2 the same question for a password.
+    // Accepts what the mode `key` accepts. Over HTTP/2 it asks for a password in the same way.
     assert_eq!(node.call("GET", "/page", &[("x-api-key", &key)], b"").json()["caller"], "web");
     let h2 = Command::new("curl")
         .args(["-s", "-i", "--http2-prior-knowledge", &format!("http://{}/page", node.http)])
@@ -435,7 +436,7 @@ fn passwords_open_functions_for_browsers() {
     let h2 = String::from_utf8_lossy(&h2.stdout).into_owned();
     assert!(h2.contains("www-authenticate: Basic realm=\"page\", charset=\"UTF-8\""), "{h2}");
     assert_eq!(call("/shut", "web", &key, &[]).status, 401, "the mode `key` takes no password");
-    // Results of accepted invocations, too.
+    // The same holds for results of accepted invocations.
     let accepted =
         node.call("POST", "/page", &[("x-api-key", &key), ("prefer", "respond-async")], b"");
     let place = accepted.header("location").expect("a place").to_owned();
@@ -477,7 +478,7 @@ fn other_ways_to_a_function_ask_for_its_tokens() {
     let field = format!("Bearer {token}");
     let call = |fields: &[(&str, &str)]| call_at(at, "POST", "/function/shut", fields, b"x").status;
     assert_eq!((call(&[]), call(&[("authorization", &field)])), (401, 200));
-    // A client that knows nothing of tokens deploys the function again.
+    // A client that does not know tokens deploys the function again.
     let auth = basic_auth("admin", &node.token());
     let fields = [("authorization", auth.as_str()), ("content-type", "application/json")];
     let update = |annotations: Value| {
@@ -500,7 +501,7 @@ fn other_ways_to_a_function_ask_for_its_tokens() {
         assert!(get("shut").contains("4.01"), "{}", get("shut"));
         assert!(!get(".well-known/core").contains("shut"));
     }
-    // One word does not say enough, and must not open anything.
+    // A single word is not precise enough, so it must not open anything.
     update(json!({ "mote/access": "jwt" }));
     assert_eq!(node.json(&["describe", "shut", "-o", "json"])["access"], "local");
     update(json!({ "mote/access": "basic" }));

@@ -1,4 +1,4 @@
-//! The state of functions, `ctx.kv`, against a real node.
+//! The state of functions (`ctx.kv`) on a real node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mote_tests::{Connection, Node, skip};
 
-/// Serves one operation per path; `kv` is what it uses.
+/// Serves one operation per path. The operations use `kv`.
 const PYTHON: &str = r#"
 def run(kv, event):
     args = event.args
@@ -237,7 +237,7 @@ fn deploy(node: &Node, kind: &str) {
     }
 }
 
-/// What every runtime offers, with the same answers.
+/// Checks the operations that every runtime offers. The answers must be the same.
 fn check(node: &Node, kind: &str) {
     let ask = |path: &str, body: &[u8]| {
         let answer = node.post(&format!("/{kind}{path}"), body);
@@ -274,7 +274,7 @@ fn check(node: &Node, kind: &str) {
     assert_eq!(list("?prefix=a/&limit=2"), expected);
     let expected = serde_json::json!({"entries": {"a/3": "a/3"}, "after": null});
     assert_eq!(list("?prefix=a/&after=a/2"), expected);
-    // The time to live is kept; the unit tests have its end.
+    // The time to live is kept. The unit tests cover the expiry itself.
     ask("/put?key=t&ttl=60", b"x");
     assert_eq!(node.post(&format!("/{kind}/entry?key=t"), b"").json()["expires"], true);
     // Shared namespaces.
@@ -282,7 +282,7 @@ fn check(node: &Node, kind: &str) {
     let (status, text) = ask("/get?shared=other", b"");
     assert_eq!(status, 400);
     assert!(text.contains("[kv] shared"), "{text}");
-    // Values up to 256 KiB, and no longer.
+    // Values up to 256 KiB are accepted, and no longer ones.
     let long = vec![b'x'; 256 << 10];
     assert_eq!(ask("/put?key=long", &long).0, 200);
     assert_eq!(node.post(&format!("/{kind}/get?key=long"), b"").body, long);
@@ -361,7 +361,8 @@ fn people_read_and_change_state() {
     assert!(String::from_utf8_lossy(&gone.stderr).contains("M0901"), "{gone:?}");
     let listed = node.ok(&["kv", "list"]);
     assert!(listed.contains("python"), "{listed}");
-    // What a function keeps stays when the function is removed, unless that is asked for.
+    // A function's entries stay when the function is removed, unless the command asks for their
+    // removal.
     node.ok(&["remove", "python", "--yes"]);
     deploy(&node, "python");
     assert_eq!(node.get("/python/get").text(), "from people");
@@ -381,8 +382,8 @@ fn state_survives_a_redeploy_and_a_stop() {
     assert_eq!(node.get("/node/get").text(), "kept");
 }
 
-/// Clients increment counters and note each answer; the node is killed in the middle. No increment
-/// that was acknowledged may be missing, and none may have happened twice.
+/// Clients increment counters and note each answer, and the node is killed meanwhile. No
+/// acknowledged increment may be missing, and none may have happened twice.
 #[test]
 fn no_acknowledged_increment_is_lost_when_the_node_is_killed() {
     const CLIENTS: usize = 8;
@@ -414,7 +415,7 @@ fn no_acknowledged_increment_is_lost_when_the_node_is_killed() {
                 })
             })
             .collect();
-        // Enough increments that some are under way at the kill.
+        // Waits for so many increments that some are in progress at the kill.
         mote_tests::wait_for("some increments", || {
             let value = node.ok(&["kv", "increment", "loop", "c0", "0"]);
             (value.trim().parse::<i64>().ok()? > 20 * (round + 1)).then_some(())

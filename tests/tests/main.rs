@@ -1,6 +1,6 @@
-//! The end-to-end tests: one program with a module for each subject, because each further program
-//! links everything again. `scripts/run-tests.py NAME` runs a module, and so does
-//! `cargo test -p mote-tests NAME::`.
+//! The end-to-end tests. They are one program with a module for each subject, because each further
+//! program would link everything again. Both `scripts/run-tests.py NAME` and `cargo test -p
+//! mote-tests NAME::` run a single module.
 
 mod access;
 mod access_log;

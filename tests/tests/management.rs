@@ -1,5 +1,5 @@
-//! The management API over TCP: who may use it (R42; reliability: T-AUTH), and that it serves what
-//! its documentation says.
+//! The management API over TCP: who may use it (R42; reliability: T-AUTH), and whether it serves
+//! what its documentation says.
 
 use std::net::SocketAddr;
 
@@ -45,7 +45,8 @@ fn every_route_wants_the_token() {
         let mut connection = Connection::open(address);
         let answer = connection.call(method, path, &[("authorization", &bearer)], b"");
         let allowed = if path == "/v1/functions/f" && method == "PUT" {
-            // The archive's rules refuse an empty upload, not the access check.
+            // The refusal comes from the archive's rules, because the upload is empty, and not from
+            // the access check.
             (400..=422).contains(&answer.status)
         } else {
             answer.status == right
@@ -104,7 +105,7 @@ fn the_served_document_is_the_checked_in_one() {
         b"",
     );
     assert_eq!(answer.text(), stored.unwrap());
-    // Every answer of the main routes has the fields that the document requires.
+    // Every answer of the main routes has the fields that the OpenAPI document requires.
     let document = answer.json();
     let status =
         Connection::open(address).call("GET", "/v1/status", &[("authorization", &bearer)], b"");
@@ -131,8 +132,8 @@ fn metrics_count_what_happened() {
     assert!(text.contains("mote_request_duration_seconds_bucket"));
 }
 
-/// Silent connections to the TCP address are limited to their share, the oldest of them make room for
-/// others, and the Unix socket has its own.
+/// Silent connections to the TCP address are limited to their share, and the oldest of them make
+/// room for others. The Unix socket has a separate share.
 #[test]
 fn silent_connections_do_not_shut_the_owner_out() {
     use std::io::Read as _;

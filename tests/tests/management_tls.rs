@@ -1,5 +1,5 @@
-//! The management API and the APIs of other platforms over TLS, on the ports on which they also speak
-//! plain HTTP.
+//! The management API and the APIs of other platforms over TLS. The same ports also speak plain
+//! HTTP.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +10,7 @@ use mote_tests::{Node, call_at, free_address, is_root, mote_binary, skip};
 
 const HELLO: &str = "def handle(event, ctx):\n    return 'hello'\n";
 
-/// `mote` with these settings and no others of a user.
+/// Runs `mote` with these settings and no other user settings.
 fn mote(args: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(mote_binary());
     for name in ["MOTE_NODE", "MOTE_TOKEN", "MOTE_FINGERPRINT", "MOTE_CA", "MOTE_NODES"] {
@@ -28,7 +28,7 @@ fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The SHA-256 that a node prints when it starts.
+/// Returns the SHA-256 that a node prints when it starts.
 fn fingerprint(node: &Node) -> String {
     let (_, rest) = node.announcement.split_once("SHA-256 ").expect("a fingerprint");
     rest.lines().next().expect("a line").trim().to_owned()
@@ -74,7 +74,7 @@ fn a_certificate_is_trusted_by_fingerprint_or_authority() {
         assert!(!wrong.status.success() && said(&wrong).contains(wanted), "{wrong:?}");
     }
 
-    // A file names the node with what is trusted of it.
+    // A file names the node, and says which certificate to trust.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("nodes.toml");
     std::fs::write(folder.path().join("token"), &token).unwrap();
@@ -90,7 +90,7 @@ fn a_certificate_is_trusted_by_fingerprint_or_authority() {
         let list = ["--node", name, "list", "-o", "name"];
         assert_eq!(printed(&mote(&list, &[("MOTE_NODES", file)])), "hello\n", "{name}");
     }
-    // A variable takes precedence over the file for one node, and is for no more than one.
+    // For one node, a variable takes precedence over the file. It holds for no more than one node.
     for (variable, value, code) in
         [("MOTE_TOKEN", "wrong", "M1401"), ("MOTE_FINGERPRINT", other.as_str(), "M0208")]
     {
@@ -102,7 +102,7 @@ fn a_certificate_is_trusted_by_fingerprint_or_authority() {
         assert!(said(&both).contains(&format!("{variable} is ignored")), "{both:?}");
     }
 
-    // The same port speaks plain HTTP with this machine, and ends what is neither.
+    // The same port speaks plain HTTP with this machine, and closes connections that are neither.
     let admin: SocketAddr = admin.parse().unwrap();
     let bearer = format!("Bearer {token}");
     let answer = call_at(admin, "GET", "/v1/status", &[("authorization", &bearer)], b"");
@@ -127,7 +127,7 @@ fn login_keeps_a_token_that_the_node_accepts_and_logout_forgets_it() {
     let file = folder.path().join("new/nodes.toml");
     let kept = folder.path().join("new/here.token");
     let shown = file.to_str().expect("UTF-8");
-    // The token arrives through a file, as it does not stand among the arguments.
+    // The token arrives in a file, so that it does not appear among the arguments.
     let given = folder.path().join("given");
     let login = |token: &str, more: &[&str]| {
         std::fs::write(&given, token).unwrap();
@@ -162,7 +162,7 @@ fn login_keeps_a_token_that_the_node_accepts_and_logout_forgets_it() {
     let denied = mote(&["--node", "here", "remove", "hello", "--yes"], &[("MOTE_NODES", shown)]);
     assert!(said(&denied).contains("M1407"), "a viewer removes nothing: {denied:?}");
 
-    // Another token takes the place of the first one; comments and other nodes stay.
+    // The new token replaces the first one. Comments and other nodes stay in the file.
     let mut written = std::fs::read_to_string(&file).unwrap();
     written.insert_str(0, "# ours\n");
     written.push_str("\n[groups]\nall-of-us = [\"here\"]\n");
@@ -177,7 +177,7 @@ fn login_keeps_a_token_that_the_node_accepts_and_logout_forgets_it() {
     let group = ["login", address.as_str(), "--name", "all-of-us"];
     assert!(said(&mote(&group, &[("MOTE_NODES", shown)])).contains("is a group"));
 
-    // Commands at the same time lose nothing of each other.
+    // Commands that run at the same time do not lose each other's changes.
     let all: Vec<String> = (0..5).map(|number| format!("n{number}")).collect();
     std::fs::write(&given, token).unwrap();
     let begin = |name: &String| {
@@ -244,7 +244,7 @@ fn other_machines_manage_a_node_over_tls_only() {
     let here = format!("http://127.0.0.1:{admin}");
     let list_here = ["--node", here.as_str(), "list", "-o", "name"];
     assert_eq!(printed(&mote(&list_here, &variables[..1])), "hello\n");
-    // The command refuses addresses that would show the token to others: http:// together with a
+    // The command refuses addresses that would reveal the token to others: http:// together with a
     // fingerprint, and an address without a scheme.
     for (address, wanted) in [
         (format!("http://{there}"), "a fingerprint or an authority needs https://"),
@@ -254,7 +254,7 @@ fn other_machines_manage_a_node_over_tls_only() {
         assert!(!refused.status.success() && said(&refused).contains(wanted), "{refused:?}");
     }
 
-    // Clients of other platforms choose.
+    // Clients of other platforms may use either scheme.
     for scheme in ["https", "http"] {
         let url = format!("{scheme}://{}/system/functions", at(far.near, openfaas));
         let user = format!("admin:{token}");
@@ -264,13 +264,13 @@ fn other_machines_manage_a_node_over_tls_only() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "200", "{scheme}: {output:?}");
     }
 
-    // Whoever says so may use plain HTTP.
+    // A user who asks for plain HTTP explicitly may use it.
     let plain = format!("http://{open}");
     let node = node.stop_and_restart_with(&["--lan", "--admin", &plain]);
     assert_eq!(printed(&list("http")), "hello\n");
     assert!(node.announcement.contains("over TLS, or not encrypted"), "{}", node.announcement);
 
-    // A listener of IPv6 takes this machine's IPv4 address for what it is.
+    // A listener on IPv6 recognizes this machine's IPv4 address.
     let both = format!("[::]:{admin}");
     let _node = node.stop_and_restart_with(&["--lan", "--admin", &both]);
     assert_eq!(printed(&mote(&list_here, &variables[..1])), "hello\n");

@@ -1,5 +1,5 @@
-//! Ten functions with hostile workers and ten hostile clients, all at once: the memory of the node
-//! itself stays within a bound above its idle use, and a correct function is served.
+//! Ten functions with hostile workers and ten hostile clients, all at once. The memory of the node
+//! itself must stay within a limit above its idle use, and a correct function must be served.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use mote_tests::{Connection, Node, basic_auth, call_at};
 use serde_json::json;
 
-/// Permitted memory above idle while all of them attack. It is the sum of the limits for each
-/// attack, with room for the allocator.
+/// The most memory above idle while all of them attack: the sum of the limits for each attack, and
+/// room for the allocator.
 const GROWTH_BYTES_MAX: u64 = 64 << 20;
-/// Duration of the attack. Without these limits a second was enough to exceed the bound.
+/// Duration of the attack. Without these limits, one second was enough to exceed the bound.
 const ATTACK: Duration = Duration::from_secs(10);
 /// How long a client waits for a socket before it checks whether the attack is over.
 const LOOK: Duration = Duration::from_millis(50);
@@ -71,7 +71,7 @@ def handle(event, ctx):
 "#;
 const HOSTILE_MANIFEST: &str =
     "version = 1\n[limits]\ntimeout = \"5s\"\nbody = \"1GiB\"\n[scale]\nmax = 1\n";
-/// The requests to each hostile function, which are repeated.
+/// The requests to each hostile function. They are repeated.
 const KINDS: [&str; 10] =
     ["body", "body", "body", "bytes", "bytes", "bytes", "credit", "credit", "head", "head"];
 
@@ -92,7 +92,7 @@ struct Attack {
     openwhisk: SocketAddr,
     grpc: SocketAddr,
     over: AtomicBool,
-    /// The work of each kind of attacker, in its own unit.
+    /// How much each kind of attacker has done, in a unit of that kind.
     did: [AtomicU64; 4],
 }
 
@@ -117,7 +117,7 @@ fn is_wait(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Writes all bytes unless the attack ends first; false when the connection ended.
+/// Writes all bytes unless the attack ends first. Returns false if the connection has ended.
 fn send(attack: &Attack, stream: &mut TcpStream, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         match stream.write(bytes) {
@@ -129,8 +129,8 @@ fn send(attack: &Attack, stream: &mut TcpStream, mut bytes: &[u8]) -> bool {
     true
 }
 
-/// Keeps a connection and reads nothing from it until it ends, the attack ends, or this time has
-/// passed.
+/// Keeps a connection without reading from it until the connection ends, the attack ends, or
+/// `length` has passed.
 fn hold(attack: &Attack, stream: &mut TcpStream, length: Duration) {
     let until = Instant::now() + length;
     let mut byte = [0];
@@ -155,9 +155,9 @@ fn provoke(attack: &Attack, name: &str, kind: &str) {
         return;
     }
     match kind {
-        // A caller that reads nothing.
+        // This caller reads nothing.
         "body" => hold(attack, &mut stream, Duration::from_secs(4)),
-        // A caller that disconnects once the answer has begun.
+        // This caller disconnects once the answer has begun.
         "bytes" => {
             while !attack.is_over() {
                 match stream.read(&mut [0; 16]) {
@@ -167,7 +167,7 @@ fn provoke(attack: &Attack, name: &str, kind: &str) {
             }
             let since = Instant::now();
             drop(stream);
-            // The worker continues for this long, and its function accepts no other call.
+            // The worker continues for this long, and meanwhile its function accepts no other call.
             while !attack.is_over() && since.elapsed() < Duration::from_secs(4) {
                 std::thread::park_timeout(LOOK);
             }
@@ -191,17 +191,17 @@ const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 
-/// An HTTP/2 client that respects its peer's windows and offers the given window.
+/// An HTTP/2 client that respects the windows of the other side and offers the given window.
 struct Http2 {
     stream: TcpStream,
     read: Vec<u8>,
-    /// Bytes that may be sent, by stream; 0 is the connection.
+    /// How many bytes may be sent, by stream. 0 stands for the connection.
     windows: HashMap<u32, i64>,
     initial: i64,
 }
 
 impl Http2 {
-    /// Connects and offers a window for answers.
+    /// Connects, and offers `window` for answers.
     fn connect(address: SocketAddr, window: u32) -> std::io::Result<Self> {
         let stream = connect(address)?;
         let windows = HashMap::from([(0, 65_535)]);
@@ -221,7 +221,7 @@ impl Http2 {
         self.stream.write_all(&bytes)
     }
 
-    /// Fields as literals without an index.
+    /// Sends fields as literals without an index.
     fn headers(&mut self, stream: u32, ends: bool, fields: &[(&str, &str)]) -> std::io::Result<()> {
         let mut block = Vec::new();
         for (name, value) in fields {
@@ -347,7 +347,7 @@ fn never_ends_a_message(attack: &Attack) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Sends nearly the whole body of many calls of a web action, and stops.
+/// Sends nearly the whole body of many calls of a web action, and then stops.
 fn stalls_bodies(attack: &Attack) {
     let mut held = Vec::new();
     let body = vec![b' '; (1 << 20) - 1];
@@ -365,7 +365,7 @@ fn stalls_bodies(attack: &Attack) {
     }
 }
 
-/// Asks for an answer with 40,000 fields through OpenFaaS.
+/// Asks OpenFaaS' API for an answer with 40,000 fields.
 fn asks_for_many_fields(attack: &Attack) {
     let answer = Connection::open(attack.openfaas).try_call("GET", "/function/wide/head", &[], b"");
     if answer.is_ok() {
@@ -397,7 +397,7 @@ fn many_attacks_at_once_leave_the_node_small() {
     for _ in 0..200 {
         assert_eq!(node.post("/honest", b"warm").text(), "warm");
     }
-    // The peak is reset to the current resident memory (proc(5)).
+    // Resets the peak to the current resident memory (proc(5)).
     std::fs::write(format!("/proc/{}/clear_refs", node.pid()), "5").expect("our own child");
     let before = status_bytes(&node, "VmHWM");
     let attack = Attack {

@@ -1,4 +1,4 @@
-//! MQTT triggers against a real Mosquitto.
+//! MQTT triggers with a real Mosquitto broker.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -45,7 +45,7 @@ fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
     range.map(|number| number.to_string()).collect()
 }
 
-/// The last words of messages, sorted as numbers.
+/// Returns the last words of messages, sorted as numbers.
 fn last_numbers(lines: &[String]) -> Vec<u32> {
     let word = |line: &String| line.rsplit(' ').next().and_then(|word| word.parse().ok());
     let mut all: Vec<u32> = lines.iter().filter_map(word).collect();
@@ -86,7 +86,7 @@ fn every_quality_of_service_of_both_versions() {
         }
     }
     assert_eq!(found, expected);
-    // A message of a higher quality than the subscription's arrives with that of the subscription.
+    // A message with a higher QoS than the subscription arrives with the QoS of the subscription.
     broker.publish("in/5/1/low", 2, &["x".to_owned()]);
     assert_eq!(answers.wait(7)[6], "out/low mqtt POST /in/5/1/low 1 x");
     wait_for("all to be counted", || {
@@ -122,7 +122,7 @@ def handle(event, ctx):
     };
     assert_eq!(ask("hello"), "abc rpc/k %C3%B6 text/x attic YWJj status:200");
     assert_eq!(ask("unknown"), "abc rpc/k %C3%B6 text/x attic YWJj status:404");
-    // A response topic that is none must not end the connection.
+    // An invalid response topic must not end the connection.
     let before = broker.log().matches("Protocol error").count();
     broker.publish_with(&["-V", "5", "-t", "rpc/x", "-q", "1", "-m", "y"], &[]);
     assert_eq!(ask("again"), "abc rpc/k %C3%B6 text/x attic YWJj status:200");
@@ -210,7 +210,7 @@ fn messages_beyond_the_limit_wait_at_the_broker_and_a_full_function_delays_them(
     needs_mosquitto!();
     let broker = Broker::start();
     let node = Node::start_with(&["--mqtt-broker", &broker.url()]);
-    // Answers 503 to the first call of each message, and says how many calls ran at once.
+    // Answers 503 to the first call for each message, and reports how many calls ran at once.
     let code = "
 import asyncio
 running, most, seen = 0, 0, set()
@@ -254,7 +254,8 @@ fn a_message_that_is_too_large_is_given_up() {
     deploy(&node, "small", "def handle(event, ctx): return event.text", trigger);
     wait_for_state(&node, "small", "subscribed");
     let answers = broker.subscribe("out");
-    // One that is longer than the limit, one that is not even collected, and one that fits.
+    // One line is longer than the limit, one is so long that it is not even collected, and one
+    // fits.
     let lines = ["x".repeat(2_000), "y".repeat(300_000), "z".to_owned()];
     broker.publish("in", 2, &lines);
     assert_eq!(answers.wait(1), ["out z"]);
@@ -311,23 +312,23 @@ async def handle(event, ctx):
             (by_topic.len() == 4 && by_topic.values().all(|found| *found == expected)).then_some(())
         });
     };
-    // The network.
+    // Cuts the network.
     publish(&broker, 0..50);
     relay.cut();
     complete(50);
-    // The broker, while messages are unacknowledged.
+    // Ends the broker while messages are unacknowledged.
     publish(&broker, 50..100);
     broker.stop();
     let failing = wait_for_state(&node, "keep", "failing");
     assert_eq!(failing["code"], "M1201", "{failing}");
     broker.start_again();
     complete(100);
-    // The node, without warning, and messages while it is away.
+    // Kills the node, and publishes messages while it is off.
     publish(&broker, 100..150);
     node = node.crash_and_restart();
     publish(&broker, 150..200);
     complete(200);
-    // A redeploy, and a restart in good order.
+    // Deploys again, and restarts the node in good order.
     publish(&broker, 200..250);
     deploy(&node, "keep", &format!("{code}\n# changed\n"), &all);
     let known: Vec<_> =
@@ -514,7 +515,7 @@ fn removal_ends_the_session() {
         deploy(&node, "gone", ECHO, &trigger);
         wait_for_state(&node, "gone", "subscribed");
         total("2");
-        // Another filter is another session.
+        // Another filter means another session.
         deploy(&node, "gone", ECHO, &trigger.replace("\"in\"", "\"in/+\""));
         wait_for_state(&node, "gone", "subscribed");
         total("2");
@@ -554,7 +555,7 @@ def handle(event, ctx):
         broker.publish(&format!("in/{version}"), 2, &first);
     }
     wait_for("some effects", || (effects.all().len() > 10).then_some(()));
-    // Most messages are acknowledged and have not run.
+    // Most messages are acknowledged but have not run yet.
     node = node.crash_and_restart();
     for version in ["3.1.1", "5"] {
         let topic = format!("in/{version}");
@@ -568,8 +569,8 @@ def handle(event, ctx):
             let all = effects.all();
             let mut own: Vec<_> =
                 all.into_iter().filter(|line| line.contains(&format!("/{version} "))).collect();
-            // The one that ran when the node was killed ran again, and so did those that were stored
-            // and not acknowledged by then: the broker sent them again, in their order.
+            // The message that was running at the kill ran again. So did those that were stored but
+            // not yet acknowledged, because the broker sent them again, in their order.
             let mut seen = std::collections::HashSet::new();
             own.retain(|line| seen.insert(line.clone()));
             (own == expected).then_some(())
@@ -594,13 +595,13 @@ fn a_burst_of_messages_is_not_left_in_a_buffer() {
         broker.publish("in", 1, &numbers(0..100));
         answers.wait(round * 100);
     }
-    // Silence would bring up the next messages only after half a minute.
+    // A message that was left in a buffer would arrive only after half a minute of silence.
     assert!(began.elapsed().as_secs() < 25, "{:?}", began.elapsed());
 }
 
 #[test]
 fn a_silent_broker_does_not_delay_the_stop() {
-    // The kernel accepts the connection, and nobody answers on it.
+    // The kernel accepts the connection, but nobody answers on it.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let url = format!("mqtt://{}", silent.local_addr().expect("bound"));
     let node = Node::start_with(&["--mqtt-broker", &url]);

@@ -1,4 +1,4 @@
-//! Many messages through Mosquitto while node, broker and network fail: none is lost.
+//! Many messages pass through Mosquitto while node, broker and network fail. None may be lost.
 //!
 //! The short form sends 500 messages for each case. `make test-mqtt` sends 10,000.
 
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use mote_tests::mqtt::{self, Broker, Effects, Relay};
 use mote_tests::{Node, is_long, repository, skip};
 
-/// Publishes `count` messages with QoS 1 or 2 and their number as idempotency key, over failures of
-/// the broker; ends when the broker has acknowledged all of them.
+/// Publishes `count` messages with QoS 1 or 2, each with its number as the idempotency key, and
+/// retries over failures of the broker. Ends when the broker has acknowledged all messages.
 const PUBLISHER: &str = r#"
 import sys, time
 import paho.mqtt.client as mqtt
@@ -103,7 +103,7 @@ def handle(event, ctx):
             distinct.insert((words.next(), words.next()));
             read += 1;
         }
-        // A failure for each share of the messages.
+        // There is a failure after each equal share of the messages.
         if failed < failures && distinct.len() * (failures + 1) > (failed + 1) * total {
             match failed % 4 {
                 0 => node = node.crash_and_restart(),
@@ -126,7 +126,7 @@ def handle(event, ctx):
     }
     assert!(child.wait().expect("our child").success());
     assert_eq!(failed, failures, "every failure happened before the end");
-    // With a key, the journal accepts a message once: all attempts have one id.
+    // With a key, the journal accepts a message once, so all attempts have the same id.
     let mut ids: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut runs: BTreeMap<String, usize> = BTreeMap::new();
     for line in effects.all() {

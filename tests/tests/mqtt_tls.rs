@@ -1,4 +1,4 @@
-//! MQTT over TLS at the node's own broker: Mosquitto's clients, paho and OpenSSL against a real node.
+//! MQTT over TLS at the node's own broker. The clients are Mosquitto's, paho and OpenSSL.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -9,8 +9,8 @@ use mote_tests::certificates::certificates;
 use mote_tests::mqtt::{self, Subscriber, broker_process};
 use mote_tests::{Node, PATIENCE, free_address, mote_binary, repository, signal, skip, wait_for};
 
-/// Makes a certificate `$1` for the names `$2`, signed by the authority `other`, and puts it where the
-/// node looks for certificates.
+/// Makes a certificate `$1` for the names `$2`, signed by the authority `other`, and puts it where
+/// the node looks for certificates.
 const SIGNED: &str = "set -e
 openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $1.key -out $1.csr -subj /CN=$1
 echo \"subjectAltName=$2\" >$1.ext
@@ -18,11 +18,12 @@ openssl x509 -req -in $1.csr -CA other.crt -CAkey other.key -days 2 -extfile $1.
 mkdir -p certificates
 mv $1.key $1.crt certificates";
 
-/// Authorities, certificates of the node, and certificates of clients.
+/// A folder with authorities, certificates of the node, and certificates of clients.
 struct Files(tempfile::TempDir);
 
 impl Files {
-    /// Says why the test is skipped if they cannot be made, or if there are no clients.
+    /// Makes the files. If that is not possible or if clients are missing, reports the test as
+    /// skipped.
     fn make(test: &str) -> Option<Self> {
         if !mqtt::is_there() {
             skip(test, "the clients of mosquitto are not installed");
@@ -67,7 +68,7 @@ impl Bench {
         Some(Self { files, node, port, plain })
     }
 
-    /// What a client needs to trust the node.
+    /// The arguments by which a client trusts the node.
     fn trust(&self) -> [String; 2] {
         ["--cafile".to_owned(), self.files.path("other.crt")]
     }
@@ -83,7 +84,7 @@ impl Bench {
         assert!(output.status.success() && text.is_empty(), "{args:?}: {text}");
     }
 
-    /// Waits until a publication with these arguments is accepted, or refused.
+    /// Waits until a publication with these arguments is accepted, or until it is refused.
     fn wait_until(&self, args: &[&str], accepted: bool) {
         wait_for(&format!("{args:?} to be {accepted}"), || {
             (self.publish(args).status.success() == accepted).then_some(())
@@ -101,14 +102,14 @@ impl Bench {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// What openssl's client says about a handshake.
+    /// Runs a handshake with openssl's client and returns its output.
     fn handshake(&self, args: &[&str]) -> Output {
         let mut command = Command::new("openssl");
         command.args(["s_client", "-connect", &format!("127.0.0.1:{}", self.port)]);
         command.args(args).stdin(Stdio::null()).output().expect("openssl")
     }
 
-    /// The serial number of the certificate for clients that name this host.
+    /// Returns the serial number of the certificate for clients that name this host.
     fn serial(&self, host: &str) -> String {
         serial(&self.handshake(&["-servername", host]))
     }
@@ -120,7 +121,7 @@ fn publish(port: u16, args: &[&str]) -> Output {
     command.stdin(Stdio::null()).output().expect("mosquitto_pub")
 }
 
-/// The serial number of the certificate that openssl's client has seen.
+/// Returns the serial number of the certificate that openssl's client has seen.
 fn serial(handshake: &Output) -> String {
     let mut reading = Command::new("openssl")
         .args(["x509", "-noout", "-serial"])
@@ -162,14 +163,15 @@ fn functions_are_called_by_messages_over_tls() {
             assert_eq!(plain.wait(1), ["out/x HELLO"], "{version} {qos}");
         }
     }
-    // A message of the largest size passes in both directions, in many records.
+    // A message of the largest size passes in both directions. It needs many records.
     let body = bench.files.path("body");
     std::fs::write(&body, "x".repeat(120_000)).expect("a file");
     let large = bench.subscribe(&["-t", "large", "-q", "1"]);
     bench.publish_ok(&["-t", "large", "-f", &body, "-q", "1"]);
     assert_eq!(large.wait(1), [format!("large {}", "x".repeat(120_000))]);
 
-    // Each port speaks what it says, and a client that trusts somebody else does not connect.
+    // Each port speaks only its own protocol, and a client that trusts another authority does not
+    // connect.
     let message = ["-t", "in/x", "-m", "x"];
     let own = bench.files.path("other.crt");
     let wrong = bench.files.path("plant.crt");
@@ -189,7 +191,7 @@ fn users_are_the_same_with_and_without_tls() {
     let test = "users_are_the_same_with_and_without_tls";
     let Some(bench) = Bench::start(test, &["--mqtt-anonymous", "off"]) else { return };
     assert!(!bench.publish(&["-t", "a", "-m", "x"]).status.success(), "nobody without a name");
-    // The test waits for the last one.
+    // The users are added in order, so the test waits only for the last one.
     bench.user("watch", "w", &["--read", "sensors/#"]);
     bench.user("thermo", "s3cret", &["--write", "sensors/+/temp"]);
     let thermo = ["-V", "5", "-u", "thermo", "-P", "s3cret", "-q", "1"];
@@ -227,7 +229,7 @@ fn certificates_are_replaced_while_a_connection_stands() {
     assert_eq!(bench.serial("a.example"), now("a"));
     assert_eq!(bench.serial("b.example"), now("b"));
     assert_eq!(serial(&bench.handshake(&["-noservername"])), now("a"), "the first one");
-    // Its will would tell if the connection broke.
+    // If the connection broke, the broker would publish the client's will.
     let standing = ["-t", "news", "-q", "1", "--will-topic", "will", "--will-payload", "gone"];
     let standing = bench.subscribe(&standing);
     let wills = Subscriber::start(bench.plain, &["-t", "will", "-q", "1"]);
@@ -242,7 +244,7 @@ fn certificates_are_replaced_while_a_connection_stands() {
     bench.publish_ok(&["-t", "will", "-m", "none", "-q", "1"]);
     assert_eq!(wills.wait(1), ["will none"]);
 
-    // A certificate for a further name is used as well, and one that is broken changes nothing.
+    // A certificate for a further name is used as well. A damaged one has no effect.
     bench.files.sign("c", "DNS:c.example");
     wait_for("the third certificate", || (bench.serial("c.example") == now("c")).then_some(()));
     let used = now("b");
@@ -252,7 +254,8 @@ fn certificates_are_replaced_while_a_connection_stands() {
     assert_eq!(broker_process(&bench.node), pid);
     assert_eq!(standing.all(), ["news later"]);
 
-    // After its end it is started again, at the same port and with the present certificates.
+    // After its end, the broker is started again at the same port and with the current
+    // certificates.
     signal(pid, "KILL");
     wait_for("another process", || (broker_process(&bench.node) != pid).then_some(()));
     bench.wait_until(&["-t", "x", "-m", "y"], true);
@@ -292,7 +295,7 @@ fn only_versions_in_use_and_the_protocol_are_accepted() {
         assert!(accepted && text.contains("BEGIN CERTIFICATE"), "{version}: {text}");
     }
     for version in ["-tls1", "-tls1_1"] {
-        // The client itself would not offer them.
+        // By default, the client itself would not offer these ciphers.
         let (accepted, text) = said(&[version, "-cipher", "DEFAULT:@SECLEVEL=0"]);
         assert!(!accepted && text.contains("SSL alert number"), "{version}: {text}");
     }
@@ -302,7 +305,7 @@ fn only_versions_in_use_and_the_protocol_are_accepted() {
     assert!(!accepted && text.contains("alert no application protocol"), "{text}");
 }
 
-/// A device that speaks MQTT 3.1 learns why it cannot connect, as without TLS.
+/// A device that speaks MQTT 3.1 is told why it cannot connect, as without TLS.
 #[test]
 fn a_client_of_an_old_version_gets_an_answer() {
     let Some(bench) = Bench::start("mqtt_tls", &[]) else { return };
@@ -338,11 +341,11 @@ fn clients_that_are_silent_or_hostile_stop_nobody() {
         stream
     };
     let message = ["-t", "x", "-m", "y"];
-    // One that says nothing does not delay the next one.
+    // A client that sends nothing does not delay the next client.
     let silent = open();
     bench.publish_ok(&message);
     drop(silent);
-    // Others end at once.
+    // Connections with anything other than a handshake end at once.
     let connect = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c";
     let mut begun = vec![22, 3, 1, 0x40, 0];
     begun.resize(64, 0xff);
@@ -351,12 +354,13 @@ fn clients_that_are_silent_or_hostile_stop_nobody() {
         stream.write_all(garbage).expect("sent");
         let _ = stream.shutdown(Shutdown::Write);
         let mut rest = Vec::new();
-        // An alert, and the end; or a reset, because not all was read.
+        // The other side sends an alert and ends the connection, or resets it because not
+        // everything was read.
         let _ = stream.read_to_end(&mut rest);
         assert!(rest.is_empty() || rest[0] == 21, "{rest:?}");
     }
-    // So does the oldest silent one of an address beyond its share, and those that say something are
-    // served.
+    // If an address exceeds its share, its oldest silent connection is closed too. Clients that
+    // send something are served.
     let mut silent: Vec<_> = (0..260).map(|_| open()).collect();
     bench.publish_ok(&message);
     bench.publish_ok(&[&message[..], &["-A", "127.0.0.5"]].concat());
@@ -388,7 +392,7 @@ fn a_certificate_stands_for_the_user_that_it_names() {
     let port = node.platform("mqtts").port();
     let plain = node.platform("mqtt").port();
     let bench = Bench { files, node, port, plain };
-    // The test waits for the last one.
+    // The users are added in order, so the test waits only for the last one.
     for name in ["fan-2", "pump-4.plant.example", "pump-5", "pump-3"] {
         bench.user(name, "s3cret", &["--write", &format!("{name}/#")]);
     }
@@ -412,7 +416,7 @@ fn a_certificate_stands_for_the_user_that_it_names() {
     for name in ["stranger", "server", "expired"] {
         assert!(!shown(name, &["-t", "pump-3/x"]), "{name}");
     }
-    // A password proves another user, with and without a certificate.
+    // The password proves another user, with or without a certificate.
     assert!(shown("pump", &["-t", "fan-2/x", "-u", "fan-2", "-P", "s3cret"]));
     assert!(!shown("pump", &["-t", "pump-3/x", "-u", "pump-3", "-P", "wrong"]));
     let password = ["-u", "fan-2", "-P", "s3cret", "-t", "fan-2/x", "-m", "x"];
@@ -421,7 +425,7 @@ fn a_certificate_stands_for_the_user_that_it_names() {
     assert!(!bench.publish(&without).status.success(), "a name alone proves nothing");
     assert!(!publish(bench.plain, &without).status.success());
 
-    // What is revoked or removed while the node runs is refused.
+    // A certificate that is revoked, or a user that is removed, while the node runs is refused.
     assert!(shown("lost", &["-t", "pump-5/x"]));
     let read = |name: &str| std::fs::read_to_string(bench.files.path(name)).expect("a file");
     std::fs::write(&clients, read("plant.crt") + &read("plant.crl")).expect("written");
@@ -459,7 +463,7 @@ fn a_node_makes_a_certificate_and_tells_of_the_listener() {
     assert!(output.status.success(), "the certificate is kept: {output:?}");
 }
 
-/// paho: both versions over TLS, and many clients at once.
+/// Tests with paho: both protocol versions over TLS, and many clients at once.
 const PAHO: &str = "
 import queue, ssl, sys
 import paho.mqtt.client as mqtt
@@ -509,7 +513,7 @@ fn paho_finds_everything_over_tls() {
     assert!(output.status.success() && output.stdout == b"done\n", "{text}");
 }
 
-/// What `mote up` says when it does not start.
+/// Returns what `mote up` prints when it refuses to start.
 fn refused(data: &Path, flags: &[&str]) -> String {
     let mut command = Command::new(mote_binary());
     command.args(["up", "--http", "127.0.0.1:0", "--coap", "off", "--data"]).arg(data).args(flags);

@@ -1,4 +1,4 @@
-//! Limits of a namespace for processors, the disk, keys, secrets and the record of acts.
+//! Limits of a namespace on processors, disk, keys, secrets and the record of acts.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn refused(node: &Node, name: &str, files: &[(&str, &str)], parts: &[&str]) {
     assert!(parts.iter().all(|part| said.contains(part)), "{said}");
 }
 
-/// A file that is as long on disk as it is written.
+/// Returns code that takes as much space on disk as it has bytes.
 fn code_of(bytes: usize, what: &str) -> String {
     format!("{HELLO}# {}\n", what.repeat(bytes / what.len()))
 }
@@ -29,7 +29,7 @@ fn code_of(bytes: usize, what: &str) -> String {
 fn instances_share_the_processors_of_their_namespace() {
     let (node, _) = start(&[]);
     node.ok(&["namespace", "update", "plant", "--cpu", "1.2"]);
-    // Each call needs an instance of its own.
+    // Each call needs a separate instance.
     let slow = "import time\ndef handle(event, ctx):\n    for _ in range(10):\n        time.sleep(0.1)\n    return 'slow'\n";
     let half = "version = 1\n[limits]\ncpu = 0.5\nmemory = \"32MiB\"\n[scale]\nmax = 8\n";
     deploy_ok(&node, "plant", "half", &[("app.py", slow), ("mote.toml", half)]);
@@ -45,7 +45,7 @@ fn instances_share_the_processors_of_their_namespace() {
     // An instance without a limit may use all processors of the machine.
     node.ok(&["namespace", "update", "plant", "--cpu", "0.6"]);
     refused(&node, "whole", &[("app.py", HELLO)], &["M0428", "0.6 processors", "[limits] cpu"]);
-    // Another namespace is not limited by this one.
+    // The limit of one namespace does not apply to another.
     deploy_ok(&node, "orchard", "whole", &[("app.py", HELLO)]);
     let listed = node.ok(&["namespace", "list"]);
     assert!(listed.contains("/0.6"), "{listed}");
@@ -60,7 +60,7 @@ fn files_of_a_namespace_have_a_limit() {
     deploy_ok(&node, "plant", "one", &[("app.py", &first)]);
     let used = describe(&node, "disk_bytes");
     assert!((90_000..110_000).contains(&used), "{used}");
-    // The same code again is there already, and code of another namespace does not count here.
+    // The same code is already stored, and code of another namespace does not count here.
     deploy_ok(&node, "plant", "two", &[("app.py", &first)]);
     deploy_ok(&node, "orchard", "one", &[("app.py", &second)]);
     assert_eq!(describe(&node, "disk_bytes"), used);
@@ -68,7 +68,7 @@ fn files_of_a_namespace_have_a_limit() {
     let third = code_of(90_000, "third ");
     refused(&node, "two", &[("app.py", &third)], &["M0428", "at most 200 KiB"]);
     assert_eq!(node.get("/two.plant").text(), "hello", "the former revision goes on");
-    // The former revisions go with the function.
+    // The former revisions are removed together with the function.
     node.ok(&["remove", "two", "--yes", "--namespace", "plant"]);
     wait_for("room", || (describe(&node, "disk_bytes") == used).then_some(()));
     deploy_ok(&node, "plant", "two", &[("app.py", &third)]);
@@ -89,7 +89,7 @@ fn an_installation_ends_at_the_limit_of_its_namespace() {
     }
     let (node, _) = start(&[]);
     node.ok(&["namespace", "update", "plant", "--disk", "4MiB"]);
-    // The wheel is short, and what is installed from it is not.
+    // The wheel is small, but what is installed from it is large.
     let script = "import sys, zipfile
 with zipfile.ZipFile(sys.argv[1], 'w', zipfile.ZIP_DEFLATED) as out:
     out.writestr('brought.py', '')
@@ -123,7 +123,7 @@ with zipfile.ZipFile(sys.argv[1], 'w', zipfile.ZIP_DEFLATED) as out:
     assert!(describe(&node, "disk_bytes") > 1_000_000);
 }
 
-/// Sends requests with an operator's token of the namespace `plant`, and expects these statuses.
+/// Sends requests with an operator's token of the namespace `plant`, and checks their statuses.
 struct Ada {
     connection: Connection,
     bearer: String,
@@ -191,7 +191,7 @@ fn secrets_of_a_namespace_have_limits() {
     let (node, admin) = start(&[]);
     let mut ada = Ada::new(&node, admin);
     let long = "x".repeat(64 << 10);
-    // An encrypted value is a little longer.
+    // An encrypted value is a little longer than the value itself.
     for number in 0..63 {
         ada.sends("PUT", &format!("/v1/secrets/long{number}"), &long, 201);
     }
@@ -211,7 +211,7 @@ fn secrets_of_a_namespace_have_limits() {
     node.ok(&["namespace", "delete", "plant", "--force", "--yes"]);
     let left = node.ok(&["secret", "list", "-o", "json"]);
     assert_eq!(left.matches("\"name\"").count(), 2, "{left}");
-    // A namespace of the same name begins without them.
+    // A new namespace of the same name starts without them.
     node.ok(&["namespace", "create", "plant"]);
     let reads = "version = 1\nsecrets = [\"short100\"]\n";
     refused(&node, "reads", &[("app.py", HELLO), ("mote.toml", reads)], &["M0414"]);
@@ -223,7 +223,8 @@ fn an_installation_for_a_namespace_sees_no_credentials() {
         return;
     }
     let admin = mote_tests::free_address();
-    // A password for one use, which a shell passes on, as it does not pass on names with slashes.
+    // A one-time password. A shell passes this variable on, unlike variables with slashes in their
+    // names.
     let password = ("npm_config_otp", "word-of-the-node");
     let node = Node::start_with_env(&["--admin", &admin.to_string()], &[password]);
     node.ok(&["namespace", "create", "plant"]);

@@ -1,4 +1,5 @@
-//! What the removal of a namespace leaves when it is refused or the node ends, and whom it delays.
+//! The removal of a namespace: what remains if it is refused or if the node ends meanwhile, and
+//! which requests it delays.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +19,7 @@ fn is_closed(node: &Node) -> bool {
     node.json(&["namespace", "describe", "plant", "-o", "json"])["is_being_deleted"] == true
 }
 
-/// A request of which only the beginning is sent.
+/// Starts a request of which only the beginning is sent.
 fn slow_request(admin: SocketAddr, path: &str, token: &str) -> TcpStream {
     let mut stream = TcpStream::connect(admin).expect("connected");
     let head = format!(
@@ -35,7 +36,7 @@ fn a_removal_does_not_wait_for_slow_senders() {
     let token = node.ok(&["token", "create", "ada", "--role", "deployer", "--namespace", "plant"]);
     let paths = ["/v1/functions/late", "/v1/secrets/db", "/v1/kv/late/entry?key=k"];
     let slow = paths.map(|path| slow_request(admin, path, token.trim()));
-    // The deploy has begun when another one of the same function is refused.
+    // A second deploy of the same function is refused once the first has begun.
     wait_for("the deploy", || {
         let (status, _) = node.manage("PUT", "/v1/functions/late.plant", "");
         (status == 409).then_some(())
@@ -81,7 +82,7 @@ fn a_removal_that_is_refused_closes_nothing() {
     let missing = said(node.mote(&deploy));
     assert!(missing.contains("mote secret set none --namespace plant"), "{missing}");
 
-    // A call that goes on delays a removal, and the node ends meanwhile.
+    // A call that continues delays the removal, and the node ends meanwhile.
     let slow = "import time\ndef handle(event, ctx):\n    for _ in range(600):\n        time.sleep(0.1)\n    return 'done'\n";
     std::fs::write(folder.join("app.py"), slow).expect("a file");
     std::fs::write(folder.join("mote.toml"), "version = 1\n").expect("a file");

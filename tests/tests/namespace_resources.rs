@@ -1,4 +1,4 @@
-//! Namespaces divide the WebSockets, the observers, the kept messages and the builds of a node.
+//! Namespaces share the WebSockets, the observers, the kept messages and the builds of a node.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -10,7 +10,7 @@ use mote_tests::namespaces::{HELLO, deploy, deploy_ok, start};
 use mote_tests::network::Far;
 use mote_tests::{Node, PATIENCE, is_root, repository, skip, wait_for};
 
-/// Another machine, because one address has a share of its own.
+/// Makes another machine, because each address has a separate share.
 fn far(test: &str, number: u8) -> Option<Far> {
     if !is_root() {
         skip(test, "needs root");
@@ -23,7 +23,7 @@ fn far(test: &str, number: u8) -> Option<Far> {
     far
 }
 
-/// Lowers the number of files that this process and the node that it starts may open, or sets it back.
+/// Changes how many files this process, and the node that it starts, may open.
 fn limit_files(limit: &str) -> bool {
     let pid = format!("--pid={}", std::process::id());
     let status = Command::new("prlimit")
@@ -40,7 +40,7 @@ fn files_max() -> Option<String> {
     Some(format!("{}:{}", words.next()?, words.next()?))
 }
 
-/// Opens a WebSocket of a function, or returns the answer to the request for it.
+/// Opens a WebSocket of a function. If that fails, returns the answer to the request.
 fn open(at: SocketAddr, function: &str) -> Result<TcpStream, String> {
     let mut stream = TcpStream::connect(at).expect("the front listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
@@ -70,12 +70,14 @@ fn open(at: SocketAddr, function: &str) -> Result<TcpStream, String> {
 fn a_namespace_leaves_websockets_to_others() {
     let Some(far) = far("WebSockets of namespaces", 60) else { return };
     let Some(files) = files_max() else { return skip("WebSockets of namespaces", "no limits") };
-    // The front has 256 connections then, of which 128 may be WebSockets, and 64 of one address.
+    // With this limit the front has 256 connections. 128 of them may be WebSockets, and 64 may be
+    // of one address.
     if !limit_files("768:768") {
         return skip("WebSockets of namespaces", "no prlimit that works here");
     }
     let (node, _) = start(&["--lan", "--access", "public"]);
-    // Without the right to raise it again, the limit stays, which the other tests here can do with.
+    // Without the right to raise the limit again, it stays low. The other tests here can run with
+    // it.
     limit_files(&files);
     let code = std::fs::read_to_string(repository().join("tests/fixtures/websockets/raw.py"));
     let manifest = "version = 1\nruntime = \"server\"\ncommand = [\"python3\", \"raw.py\"]\n\
@@ -91,7 +93,8 @@ fn a_namespace_leaves_websockets_to_others() {
     let _default = opened("one");
     let plant = ["one.plant", "two.plant"];
     let mut held: Vec<_> = (0..40).map(|at| opened(plant[at % 2])).collect();
-    // There are 128 of all namespaces, and the default one has one: plant may have half.
+    // There are 128 WebSockets for all namespaces, and the default one holds one, so plant may have
+    // half.
     let refused = far.run(|| {
         loop {
             match open(from_far, plant[held.len() % 2]) {
@@ -127,10 +130,11 @@ impl Observers {
         Self { socket, number: 0, echo: Vec::new() }
     }
 
-    /// Observes the root of a function; whether the answer begins an observation.
+    /// Observes the root of a function. Returns whether the answer begins an observation.
     fn observe(&mut self, function: &str) -> bool {
         let (code, options) = self.get(function);
-        // From another machine, the first answer has a value that is repeated (RFC 9175).
+        // The first answer to another machine contains a value that the client must repeat (RFC
+        // 9175).
         if let Some((_, echo)) = options.iter().find(|(number, _)| *number == 252) {
             assert_eq!(code, 0x81, "4.01");
             self.echo.clone_from(echo);
@@ -140,7 +144,7 @@ impl Observers {
         options.iter().any(|(number, _)| *number == 6)
     }
 
-    /// Asks with a token of its own; returns the code of the answer and its options.
+    /// Sends a GET with a fresh token. Returns the code of the answer and its options.
     fn get(&mut self, function: &str) -> (u8, Vec<(u16, Vec<u8>)>) {
         self.number += 1;
         let id = self.number.to_be_bytes();
@@ -157,7 +161,7 @@ impl Observers {
         loop {
             let length = self.socket.recv(&mut answer).expect("an answer");
             let answer = &answer[..length];
-            // Not an empty acknowledgement, and not a notification.
+            // This is neither an empty acknowledgement nor a notification.
             if answer[1] != 0 && answer[4..6] == id {
                 return (answer[1], options(&answer[6..]));
             }
@@ -208,7 +212,8 @@ fn a_namespace_leaves_observers_to_others() {
         assert!(near.observe(plant[count % 2]), "{count}");
         count += 1;
     }
-    // There are 4,096 of all namespaces, and the default one has one: plant may have half.
+    // There are 4,096 observers for all namespaces, and the default one has one, so plant may have
+    // half.
     while count < 2_100 && distant.observe(plant[count % 2]) {
         count += 1;
     }
@@ -219,8 +224,8 @@ fn a_namespace_leaves_observers_to_others() {
     assert!(near.observe("a"));
 }
 
-/// Publishes kept messages for the topics `BELOW/FROM` to `BELOW/TO`, and answers how many it could
-/// publish and why not the next one.
+/// Publishes messages to be kept for the topics `BELOW/FROM` to `BELOW/TO`. Answers with how many
+/// it could publish, and why the next one failed.
 const KEEPER: &str = "
 def handle(event, ctx):
     below, first, last = event.args['below'], int(event.args['from']), int(event.args['to'])
@@ -239,7 +244,7 @@ fn broker_port(node: &Node) -> u16 {
     line.and_then(|port| port.parse().ok()).expect("the announcement names the broker")
 }
 
-/// What a device hears that publishes a message to be kept.
+/// Publishes a message to be kept as a device would, and returns what the device is told.
 fn publish(node: &Node, topic: &str) -> String {
     let port = broker_port(node).to_string();
     let output = Command::new("mosquitto_pub")
@@ -266,7 +271,8 @@ fn a_namespace_leaves_kept_messages_to_others() {
         node.get(&format!("/keeper.{namespace}?below={namespace}{args}")).text()
     };
     assert_eq!(publish(&node, "device/state"), "");
-    // There are 1,000 of all namespaces, and the default one has one: plant may have half.
+    // There are 1,000 kept messages for all namespaces, and the default one has one, so plant may
+    // have half.
     let said = keep(&node, "plant", "&from=0&to=600");
     assert!(said.starts_with("500 full plant/500: the broker keeps as many messages"), "{said}");
     for args in ["&from=500&to=501&qos=0", "&from=500&to=501&qos=2"] {
@@ -275,7 +281,7 @@ fn a_namespace_leaves_kept_messages_to_others() {
     }
     let device = publish(&node, "plant/device");
     assert!(device.contains("quota exceeded"), "{device}");
-    // What is kept may be replaced, and what is not to be kept is passed on.
+    // A kept message may be replaced, and a message that is not to be kept is passed on.
     assert_eq!(keep(&node, "plant", "&from=0&to=3&qos=2"), "3");
     assert_eq!(publish(&node, "plant/1"), "");
     assert_eq!(keep(&node, "plant", "&from=500&to=503&plain=1"), "3");
@@ -288,16 +294,17 @@ fn a_namespace_leaves_kept_messages_to_others() {
     found.retain(|line| !line.starts_with("orchard/"));
     found.sort();
     assert_eq!(found, ["device/other x", "device/state x", "plant/1 x", "plant/499 x"]);
-    // An empty message makes room for another.
+    // An empty message makes room for another message.
     assert_eq!(keep(&node, "plant", "&from=0&to=60&clear=1"), "60");
     assert_eq!(keep(&node, "plant", "&from=500&to=501"), "1");
 
-    // The shares are those of what was kept before a restart, too.
+    // After a restart, the shares also include what was kept before.
     let node = node.stop_and_restart();
     let said = keep(&node, "plant", "&from=600&to=700");
     assert!(said.contains(" full plant/6"), "{said}");
     assert_eq!(keep(&node, "orchard", "&from=50&to=60"), "10");
-    // What was kept for a namespace goes with it: a later one of the same name must not receive it.
+    // When a namespace is removed, its kept messages go too. A later namespace of the same name
+    // must not receive them.
     let port = broker_port(&node).to_string();
     let kept = || {
         let output = Command::new("mosquitto_sub")
@@ -307,9 +314,10 @@ fn a_namespace_leaves_kept_messages_to_others() {
             .expect("mosquitto_sub");
         let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         match output.status.code() {
-            // It ended by its own limit of time.
+            // The command ended at its own time limit.
             Some(27) => Some(lines.count()),
-            // It ends early when a message is published meanwhile, such as one that removes another.
+            // The command ends early when a message is published meanwhile, for example one that
+            // removes another message.
             Some(0) => None,
             _ => panic!("mosquitto_sub: {}", String::from_utf8_lossy(&output.stderr)),
         }
@@ -322,7 +330,7 @@ fn a_namespace_leaves_kept_messages_to_others() {
     assert_eq!(keep(&node, "orchard", "&from=60&to=70"), "10");
 }
 
-/// A function in Go; the text makes each one another program.
+/// Returns a function in Go. Each text makes a different program.
 fn go(text: &str) -> String {
     format!(
         "package hello\n\nimport (\n\t\"io\"\n\t\"net/http\"\n)\n\nfunc Handle(w http.ResponseWriter, r \
@@ -348,8 +356,8 @@ fn builds_of_namespaces_take_turns() {
                 order.lock().expect("a list").push(name);
             });
         }
-        // The first build of a node makes the cache and compiles the standard library into it, which
-        // takes much longer than the others need to arrive.
+        // The first build of a node creates the cache and compiles the standard library into it.
+        // That takes much longer than the other builds need to arrive.
         let compiled = node.dir.path().join("data/go-cache/build");
         wait_for("the first build", || compiled.exists().then_some(()));
         let output = deploy(&node, "plant", "late", &[("function.go", &go("late"))]);

@@ -1,11 +1,12 @@
-//! Namespaces share a full node.
+//! Namespaces share the places of a full node.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mote_tests::namespaces::{HELLO, deploy_ok, start};
 use mote_tests::wait_for;
 
-/// One namespace offers many times what the node can run; another one gets its share all the same.
+/// One namespace sends many times as many calls as the node can run. Another namespace still gets
+/// its share.
 #[test]
 fn a_busy_namespace_leaves_others_their_share() {
     let (node, _) = start(&["--memory", "256MiB", "--prewarm", "off"]);
@@ -41,8 +42,8 @@ fn a_busy_namespace_leaves_others_their_share() {
     assert!(log.contains("more than its share") && !log.contains("calm"), "{log}");
 }
 
-/// The owner of a namespace chooses the minimum of a function, which must not be worth more than its
-/// share.
+/// The owner of a namespace chooses the minimum of a function. That minimum must not hold more than
+/// the namespace's share.
 #[test]
 fn a_minimum_holds_no_more_than_a_share() {
     let (node, _) = start(&["--memory", "256MiB", "--prewarm", "off"]);

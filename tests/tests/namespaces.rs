@@ -1,4 +1,4 @@
-//! Namespaces: what tokens of one reach, what its functions reach, its limits, and its removal.
+//! Namespaces: what their tokens and functions can reach, their limits, and their removal.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use mote_tests::namespaces::{HELLO, deploy, deploy_ok, start, token};
 use mote_tests::{Answer, Node, basic_auth, call_at, free_address, wait_for};
 
-/// Calls a function, or uses a shared state, and tells how that ended.
+/// Calls a function or uses a shared state, and answers with the outcome.
 const ASKER: &str = r#"
 def handle(event, ctx):
     args = event.args
@@ -81,7 +81,7 @@ fn functions_of_a_namespace_have_names_with_a_dot() {
     assert_eq!(node.get("/hello").text(), "default");
 }
 
-/// An upload without a spec, as a program other than `mote` sends it.
+/// Uploads without a spec, as a program other than `mote` may do.
 #[test]
 fn an_upload_without_a_spec_gets_the_name_of_its_path() {
     let (node, admin) = start(&[]);
@@ -100,14 +100,14 @@ fn an_upload_without_a_spec_gets_the_name_of_its_path() {
     assert_eq!(node.get("/one.plant").text(), "hello");
 }
 
-/// What is expected of a request with a token of `plant`.
+/// The expected answer to a request with a token of `plant`.
 #[derive(Debug, PartialEq)]
 enum Expected {
-    /// As with a token for the whole node.
+    /// The same answer as with a token for the whole node.
     Answered,
-    /// 403, because of the role.
+    /// 403, because of the token's role.
     Role,
-    /// 403, because it concerns the node.
+    /// 403, because the request concerns the whole node.
     Node,
     /// 404, whether or not there is something with this name.
     Nothing,
@@ -167,7 +167,8 @@ fn every_route_asks_for_the_scope_of_a_token() {
     let id = accepted.json()["id"].as_str().expect("an id").to_owned();
     let document = node.management("/v1/openapi.json");
     let mut asked = 0;
-    // Own names do not exist, so that nothing is changed; `exists` says whether others do.
+    // The names in the token's own namespace do not exist, so that nothing is changed. `exists`
+    // says whether the other names exist.
     for (kind, is_own, exists) in [
         ("own", true, false),
         ("foreign", false, true),
@@ -190,7 +191,8 @@ fn every_route_asks_for_the_scope_of_a_token() {
                 ("nowhere", Some("secrets" | "keys")) => "nowhere%2Fhello".to_owned(),
                 ("foreign", _) => "hello.orchard".to_owned(),
                 ("nowhere", _) => "hello.nowhere".to_owned(),
-                // Names of the default namespace cannot be written: they are own ones.
+                // There is no written form for names of the default namespace. They would mean
+                // names in the token's own namespace.
                 (_, _) => continue,
             };
             let mut target = path.clone();
@@ -215,7 +217,8 @@ fn every_route_asks_for_the_scope_of_a_token() {
                         Expected::Nothing => {
                             assert_eq!(status, 404, "{shown}");
                             assert!(!text.contains("did you mean"), "{shown}");
-                            // The answer about something that is there is the one about nothing.
+                            // The answer about an existing thing equals the answer about a missing
+                            // one.
                             if exists
                                 && !path.contains("/invocations")
                                 && !path.contains("/dead-letters")
@@ -237,7 +240,7 @@ fn every_route_asks_for_the_scope_of_a_token() {
         }
     }
     assert!(asked > 450, "{asked} questions");
-    // What another namespace has is still there, and a token for the node reaches it.
+    // The functions of the other namespace are still there, and a token for the node reaches them.
     assert_eq!(node.ok(&["list", "-o", "name"]), "hello\nhello.orchard\n");
     for (role, token) in &whole {
         let seen = manage(admin, "GET", "/v1/functions/hello.orchard", token, b"");
@@ -304,7 +307,7 @@ fn lists_and_metrics_show_what_a_token_may_see() {
     let deleted = manage(admin, "DELETE", "/v1/dead-letters", &operator, b"");
     assert_eq!(deleted.status, 200);
 
-    // The API of tinyFaaS knows no namespaces.
+    // The API of tinyFaaS does not know namespaces.
     let credentials = basic_auth("admin", &operator);
     let fields = [("authorization", credentials.as_str())];
     let tiny = SocketAddr::from(([127, 0, 0, 1], node.platform("tinyfaas").port()));
@@ -339,7 +342,7 @@ fn functions_reach_only_their_own_namespace() {
     assert_eq!(ask("asker.plant", "call=told"), (200, "200 plant".to_owned()));
     assert_eq!(ask("asker.plant", "call=told.plant"), (200, "200 plant".to_owned()));
     assert_eq!(ask("asker.orchard", "call=told"), (200, "200 orchard".to_owned()));
-    // Functions of orchards are as missing as those that do not exist.
+    // Functions of orchard look as missing as functions that do not exist.
     let missing = ask("asker.plant", "call=nothing");
     assert_eq!(missing.0, 400);
     for name in
@@ -362,7 +365,7 @@ fn functions_reach_only_their_own_namespace() {
         assert_eq!(ask(function, "shared=sums").1, expected, "{function}");
         assert_eq!(ask(function, "own=1").1, expected, "{function}");
     }
-    // Of a missing secret, nothing tells that another namespace has it.
+    // The message about a missing secret does not reveal that another namespace has it.
     node.mote_with_input(&["secret", "set", "rare", "--namespace", "orchard"], b"x");
     let wants = "version = 1\nsecrets = [\"rare\"]\n";
     let output = deploy(&node, "plant", "wants", &[("app.py", HELLO), ("mote.toml", wants)]);
@@ -414,8 +417,8 @@ fn results_and_keys_stay_in_a_namespace() {
     assert!(!other.status.success());
 }
 
-/// A function that reached the node's own loopback would reach its other APIs, and with them the
-/// functions of orchards.
+/// If a function reached the node's own loopback, it would reach the node's other APIs and, through
+/// them, the functions of orchard.
 #[test]
 fn functions_of_a_namespace_never_reach_the_node() {
     let (node, admin) = start(&["--openfaas", "127.0.0.1:0"]);
@@ -450,11 +453,11 @@ fn functions_of_a_namespace_never_reach_the_node() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(!output.status.success(), is_refused, "{net}: {said}");
         assert_eq!(said.contains("M0425"), is_refused, "{net}: {said}");
-        // The default namespace is as it was.
+        // The default namespace is not affected.
         let plain = node.deploy("probe", &[("app.py", code), ("mote.toml", &manifest)]);
         assert!(plain.status.success(), "{net}: {plain:?}");
     }
-    // No namespace may name an address that is no host.
+    // A namespace may not name an address that belongs to no single host.
     let manifest = format!("version = 1\n[allow]\nnet = [\"0.0.0.0:{}\"]\n", admin.port());
     let output = deploy(&node, "plant", "probe", &[("app.py", code), ("mote.toml", &manifest)]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("M0303"), "{output:?}");
@@ -462,7 +465,7 @@ fn functions_of_a_namespace_never_reach_the_node() {
     let files = [("app.py", code), ("mote.toml", manifest)];
     deploy_ok(&node, "plant", "probe", &files);
     let mut to = vec![format!("127.0.0.1,{http}"), format!("127.0.0.1,{}", admin.port())];
-    // The address of an interface.
+    // The address of one of the node's interfaces.
     let own = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
     if own.connect("192.0.2.1:9").is_ok() {
         let own = own.local_addr().expect("an address").ip();
@@ -497,7 +500,7 @@ fn a_namespace_that_comes_again_has_nothing_of_the_former_one() {
     let key = node.ok(&["key", "create", "dev", "--namespace", "plant"]).trim().to_owned();
     let operator = token(&node, "operator", "operator", Some("plant"));
     assert_eq!(node.get("/asker.plant?shared=sums").text(), "1");
-    // One that waits for a long time.
+    // One invocation that waits for a long time.
     let delayed = [("prefer", "respond-async"), ("mote-delay", "1h")];
     node.call("POST", "/asker.plant?own=1", &delayed, b"");
 
@@ -529,7 +532,7 @@ fn a_namespace_that_comes_again_has_nothing_of_the_former_one() {
     assert_eq!(node.get("/asker.plant?shared=sums").text(), "1");
     assert!(node.ok(&["logs", "asker.plant"]).contains("traffic"));
     assert_eq!(manage(admin, "GET", "/v1/functions", &operator, b"").status, 401);
-    // The other namespace is as it was.
+    // The other namespace is not affected.
     assert_eq!(later("/asker.orchard?own=1"), kept);
 }
 
@@ -539,7 +542,7 @@ fn limits_hold_for_all_revisions() {
     let said = refused(&node, &["namespace", "update", "plant", "--memory", "much"]);
     assert!(said.contains("M0101"), "{said}");
     node.ok(&["namespace", "update", "plant", "--instances", "2", "--functions", "2"]);
-    // Each call needs an instance of its own.
+    // Each call needs a separate instance.
     let slow = "import time\ndef handle(event, ctx):\n    for _ in range(10):\n        time.sleep(0.1)\n    return str(event.args.get('n'))\n";
     let wide = "version = 1\n[limits]\nmemory = \"32MiB\"\n[scale]\nmax = 8\n";
     let files = [("app.py", slow), ("mote.toml", wide)];
@@ -550,7 +553,7 @@ fn limits_hold_for_all_revisions() {
     assert!(said.contains("M0428") && said.contains("2 of at most 2 functions"), "{said}");
     deploy_ok(&node, "plant", "two", &files);
 
-    // A tagged revision counts as well.
+    // A tagged revision counts too.
     let folder = node.dir.path().join("src/plant/one");
     let folder = folder.to_str().expect("UTF-8");
     let tagged = ["deploy", folder, "--name", "one", "--tag", "next", "--namespace", "plant"];
@@ -579,7 +582,7 @@ fn limits_hold_for_all_revisions() {
     let one = node.json(&["namespace", "describe", "plant", "-o", "json"]);
     assert_eq!(one["quotas"]["memory_bytes"], 40 << 20);
     assert!(one["quotas"]["instances"].is_null());
-    // Another namespace is not limited by this one.
+    // The limit does not apply to another namespace.
     deploy_ok(&node, "orchard", "one", &files);
     assert_eq!(node.get("/one.orchard?n=1").text(), "1");
 }
@@ -601,12 +604,13 @@ fn routes_and_topics_of_others_are_closed() {
     let named = deploy(&node, "orchard", "mine", &[("app.py", HELLO), ("mote.toml", route)]);
     let said = String::from_utf8_lossy(&named.stderr).into_owned();
     assert!(said.contains("private.orchard"), "{said}");
-    // A function wins over a route, so that its name is not taken from it.
+    // A function takes precedence over a route, so that no route can take the function's name away.
     node.deploy_ok("orchard", &[("app.py", "def handle(event, ctx):\n    return 'default'\n")]);
     assert_eq!(node.get("/orchard/1").text(), "default");
     node.ok(&["remove", "orchard", "--yes"]);
     assert_eq!(node.get("/orchard/1").text(), "hello");
-    // A host takes all requests for it, and a path with another beginning those for other names.
+    // A rule with a host would take all requests for that host, and a path that begins differently
+    // would take requests for other names.
     for rule in [
         "host = \"shop.example.org\"\npath = \"/x\"",
         "path = \"/{name}\"",
@@ -683,7 +687,7 @@ fn calls_and_state_of_a_namespace_are_limited_together() {
     let refusals = statuses.iter().filter(|status| **status == 429).count();
     assert!(refusals >= 3, "{statuses:?}");
     assert!(statuses.contains(&200), "{statuses:?}");
-    // Calls through the management API are counted if they have a token of the namespace.
+    // Calls through the management API count if they use a token of the namespace.
     let deployer = token(&node, "deployer", "deployer", Some("plant"));
     let called: Vec<Answer> =
         (0..8).map(|_| manage(admin, "POST", "/v1/functions/one/invoke", &deployer, b"")).collect();
@@ -700,7 +704,7 @@ fn calls_and_state_of_a_namespace_are_limited_together() {
     }
 }
 
-/// A deploy that failed leaves rows and log lines of a function that was never there.
+/// A failed deploy leaves rows and log lines of a function that was never live.
 #[test]
 fn nothing_of_a_failed_deploy_comes_again() {
     let (node, _) = start(&[]);
@@ -715,7 +719,7 @@ fn nothing_of_a_failed_deploy_comes_again() {
     assert!(!node.ok(&["logs", "late.plant"]).contains("former owner"));
 }
 
-/// Discovery asks nobody who he is, so it tells nobody what others have.
+/// Discovery does not ask who is calling, so it must not reveal functions of namespaces.
 #[test]
 fn discovery_shows_no_function_of_a_namespace() {
     let (node, _) = start(&[]);
@@ -730,7 +734,7 @@ fn discovery_shows_no_function_of_a_namespace() {
     assert!(text.contains("</shown>") && !text.contains("hidden"), "{text}");
 }
 
-/// Other cells know nothing of the namespaces of a node.
+/// Other cells do not know the namespaces of a node, so a cell cannot have any.
 #[test]
 fn a_node_that_is_a_cell_has_no_namespaces() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -52,7 +52,7 @@ export async function handle(event, ctx) {
 }
 "#;
 
-/// A node that keeps its state on the server.
+/// Starts a node that keeps its functions' state on the server.
 fn node(server: &Server) -> Node {
     Node::start_with(&["--nats", &address(server)])
 }
@@ -61,7 +61,7 @@ fn address(server: &Server) -> String {
     format!("nats://127.0.0.1:{}", server.port)
 }
 
-/// The process of the node that is connected to NATS.
+/// Returns the node's process that is connected to NATS.
 fn connection_of(node: &Node) -> Option<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", node.pid())).ok()?.flatten();
     let children =
@@ -95,7 +95,7 @@ fn functions_of_two_nodes_share_their_state() {
     assert_eq!(a.get("/py/get?key=k/1").text(), "from b");
     a.post("/py/put?key=k/2", b"");
     assert_eq!(b.get("/js/list?prefix=k/").text(), "[\"k/1\",\"k/2\"]");
-    // `mote kv` works as ever, on both.
+    // `mote kv` works as before on both nodes.
     assert_eq!(b.ok(&["kv", "get", "shared:site", "k/1"]).trim(), "from b");
     a.ok(&["kv", "put", "shared:site", "theme", "dark"]);
     assert_eq!(b.get("/js/get?key=theme").text(), "dark");
@@ -212,7 +212,7 @@ fn a_server_that_does_not_answer_is_named_and_used_again() {
         (answer.status == 200).then(|| answer.text())
     });
     assert!(["2", "3"].contains(&sum.as_str()), "{sum}");
-    // Another password from now on, which a new process reads.
+    // The password changes from now on. A new process reads it.
     std::fs::write(&file, "mote:wrong-secret\n").expect("written");
     signal(connection_of(&node).expect("it runs"), "KILL");
     let report = wait_for("the refusal", || {

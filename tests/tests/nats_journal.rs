@@ -1,5 +1,5 @@
-//! Accepted invocations in NATS: they outlive the machine with its disk, another node takes them
-//! over, and the former node cannot write any more (reliability: T-KILL-NATS).
+//! Accepted invocations in NATS. They outlive the machine with its disk, another node takes them
+//! over, and the former node can no longer write (reliability: T-KILL-NATS).
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -16,14 +16,14 @@ const ASYNC: (&str, &str) = ("prefer", "respond-async");
 const ECHO: (&str, &str) = ("app.mjs", "export default async (event) => event.body;\n");
 const FAILS: &str = "def handle(event, ctx):\n    raise ValueError('no')\n";
 const SLOW: &str = "import time\ndef handle(event, ctx):\n    time.sleep(2)\n    return 'slow'\n";
-/// Waits until its own entry says that it may end.
+/// Waits until its entry in the state says that it may end.
 const HOLDS: &str = "import time\n\
 def handle(event, ctx):\n    \
     ctx.kv.increment('begun')\n    \
     while not ctx.kv.get('released'):\n        time.sleep(0.01)\n    \
     return 'held'\n";
 
-/// A server of NATS, which syncs each message.
+/// A NATS server that syncs each message to disk.
 struct Server {
     program: PathBuf,
     folder: tempfile::TempDir,
@@ -32,7 +32,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts one, or says that it cannot.
+    /// Starts a server, or reports that it cannot.
     fn start() -> Option<Self> {
         let program = match std::env::var_os("MOTE_NATS_SERVER") {
             Some(path) => PathBuf::from(path),
@@ -58,7 +58,7 @@ impl Server {
         Some(server)
     }
 
-    /// Starts it again with what it has kept.
+    /// Starts the server again with the messages that it has stored.
     fn again(&mut self) {
         let log = std::fs::File::create(self.folder.path().join("log")).expect("a file");
         let child = Command::new(&self.program)
@@ -80,7 +80,7 @@ impl Server {
         }
     }
 
-    /// The flags of a node whose journal is here.
+    /// Returns the flags of a node whose journal is on this server.
     fn flags(&self, name: &str) -> Vec<String> {
         let url = format!("nats://127.0.0.1:{}", self.port);
         vec!["--nats".to_owned(), url, "--journal-name".to_owned(), name.to_owned()]
@@ -123,10 +123,10 @@ fn ended(node: &Node, id: &str) -> Value {
     })
 }
 
-/// Ends a node and its disk at once.
+/// Ends a node and destroys its disk at once.
 fn lose(node: Node) {
     signal(node.pid(), "KILL");
-    // The folder goes with it.
+    // Dropping the node removes its folder.
     drop(node);
 }
 
@@ -152,7 +152,7 @@ fn what_was_accepted_continues_on_another_machine() {
     lose(first);
 
     let second = server.node("line-1");
-    // The other machine has no functions yet, and what waits for them is not given up.
+    // The other machine has no functions yet. Invocations that wait for them are not given up.
     let waits = show(&second, &running);
     assert_eq!(waits["state"], "waiting", "{waits}");
     second.deploy_ok("echo", &[ECHO]);
@@ -177,10 +177,10 @@ fn what_was_accepted_continues_on_another_machine() {
     let third = server.node("line-1");
     assert_eq!(show(&third, &delayed)["state"], "cancelled");
     assert_eq!(show(&third, &dead)["state"], "succeeded");
-    // Nothing is made anew if nothing has happened.
+    // If nothing has happened meanwhile, the file is not rebuilt.
     let third = third.stop_and_restart();
     assert!(!third.log().contains("was read from its stream"), "{}", third.log());
-    // Another name is another journal.
+    // Another name means another journal.
     let other = server.node("line-2");
     assert_eq!(other.get(&format!("/_invocations/{dead}")).status, 404);
 }
@@ -205,14 +205,15 @@ fn a_node_that_was_taken_over_refuses_and_says_who_did_it() {
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(doctor.contains("journal") && doctor.contains(&by), "{doctor}");
     assert!(old.log().contains("has taken over") && old.log().contains(&by), "{}", old.log());
-    // What the old node still runs ends there, and nobody is told twice: the new one runs it too.
+    // Invocations that the old node still runs end there. Nobody is notified twice, even though the
+    // new node runs them too.
     old.ok(&["kv", "put", "holds", "released", "yes"]);
     new.deploy_ok("holds", &[("app.py", HOLDS)]);
     new.ok(&["kv", "put", "holds", "released", "yes"]);
     assert_eq!(ended(&new, &running)["state"], "succeeded");
     let id = accept(&new, "/echo", &[("idempotency-key", "k")], b"new");
     assert_eq!(ended(&new, &id)["body"], "new");
-    // The old node still serves callers that wait.
+    // The old node still serves waiting callers.
     assert_eq!(old.post("/echo", b"sync").text(), "sync");
     assert!(old.stop().success());
 }
@@ -256,7 +257,7 @@ fn a_chain_continues_on_another_machine_with_the_step_that_it_had_reached() {
     second.ok(&["kv", "put", "step", "released", "yes"]);
     let shown = ended(&second, &id);
     assert_eq!((&shown["state"], &shown["body"]), (&"succeeded".into(), &r#"{"n":24}"#.into()));
-    // The state of functions is in NATS too, so these are the calls of both machines.
+    // The state of functions is in NATS too, so this is the number of calls on both machines.
     assert_eq!(calls(&second, "first"), "1", "the first step had ended on the other machine");
     assert_eq!((calls(&second, "second"), calls(&second, "third")), ("2".into(), "1".into()));
 }
@@ -330,7 +331,7 @@ fn a_start_without_the_name_that_changes_nothing_does_no_harm() {
     let node = node.stop_and_restart_with(&flags);
     assert_eq!(show(&node, &id)["state"], "waiting");
 
-    // Work that only the disk has is not given up.
+    // Work that is only on the disk is not given up.
     let node = node.stop_and_restart_with(&[]);
     accept(&node, "/echo", &[("mote-after", "1h")], b"");
     let node = node.stop_and_restart_with(&flags);
@@ -339,7 +340,7 @@ fn a_start_without_the_name_that_changes_nothing_does_no_harm() {
     assert_eq!(node.get(&format!("/_invocations/{id}")).status, 507);
 }
 
-/// Clients that send invocations with a key each until each has been accepted.
+/// Clients that send invocations, each with a key, until each has been accepted.
 struct Senders {
     accepted: Arc<Mutex<HashMap<usize, String>>>,
     threads: Vec<std::thread::JoinHandle<()>>,
@@ -387,7 +388,7 @@ fn send_until_accepted(number: usize, address: &Mutex<SocketAddr>) -> String {
             Ok(answer) if answer.status == 202 => {
                 return answer.json()["id"].as_str().expect("an id").to_owned();
             }
-            // NATS is away, the node is stopping, or has no functions yet.
+            // NATS cannot be reached, or the node is stopping or has no functions yet.
             Ok(answer) if matches!(answer.status, 404 | 429 | 503) => std::thread::yield_now(),
             Ok(answer) => panic!("{}: {}", answer.status, answer.text()),
             Err(_) => {}
@@ -395,7 +396,7 @@ fn send_until_accepted(number: usize, address: &Mutex<SocketAddr>) -> String {
     }
 }
 
-/// The process of a node that is connected to NATS.
+/// Returns the node's process that is connected to NATS.
 fn connector(node: &Node) -> Option<u32> {
     let of_node = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -419,7 +420,7 @@ fn nothing_that_was_accepted_is_lost_when_anything_is_killed() {
     let senders = Senders::start(8, total, address.clone());
     let mut longest = Duration::ZERO;
     for kill in 1..=kills {
-        // Kills are spread over the whole run, at moments that depend on its progress.
+        // Kills are spread over the whole run. Their moments depend on the progress of the run.
         let goal = total * kill / (kills + 1);
         wait_for("more accepted invocations", || (senders.count() >= goal).then_some(()));
         let killed = Instant::now();

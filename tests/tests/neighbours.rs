@@ -1,8 +1,8 @@
 //! A greedy function may slow itself down, but not its neighbours (reliability.md 3b, T-NBR-1).
 //!
 //! A victim is called in an open loop while one aggressor after the other runs. Each such phase is
-//! compared with the phase without an aggressor just before it. Load is bounded in time and count,
-//! and nothing may be left when the node has stopped.
+//! compared with the phase without an aggressor just before it. The load is bounded in time and
+//! count, and after the node has stopped no process may be left.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -19,15 +19,16 @@ use mote_tests::{
 const RATE: u32 = 200;
 const CONNECTIONS: u32 = 8;
 const ROUNDS: usize = 3;
-/// The largest permitted p99 of the victim next to an aggressor, as a multiple of its own.
+/// The largest permitted p99 of the victim next to an aggressor, as a multiple of its p99 without
+/// one.
 const RATIO_MAX: f64 = 2.0;
 /// Answers that report a failure of the function and not of the platform.
 const OWN_FAULTS: [u16; 3] = [500, 502, 504];
 
-/// The answer while starts of a function that crashes repeatedly are paused.
+/// The code of the answer while starts of a repeatedly crashing function are paused.
 const PAUSED: &str = "M0411";
 const VICTIM: &str = "def handle(event, ctx):\n    return 'hello'\n";
-/// Every process starts further ones until its limit refuses them, and keeps trying.
+/// Every process starts further processes until its limit refuses them, and then keeps trying.
 const FORKS: &str = "import os\ndef handle(event, ctx):\n    while True:\n        try:\n            os.fork()\n        except OSError:\n            pass\n";
 const MEMORY: &str = "def handle(event, ctx):\n    held = []\n    while True:\n        held.append(bytearray(8 << 20))\n";
 const SPIN: &str = "import os\ndef handle(event, ctx):\n    for _ in range(3):\n        os.fork()\n    while True:\n        pass\n";
@@ -40,8 +41,8 @@ fn phase_length() -> Duration {
     Duration::from_secs(if is_long() { 20 } else { 3 })
 }
 
-/// One phase of open-loop calls: for each call the time from the intended send to the answer, and
-/// the number of failures.
+/// Runs one phase of open-loop calls. Returns the time from the intended send to the answer for
+/// each call, and the failures.
 fn call_victim(http: SocketAddr, length: Duration) -> (Vec<Duration>, Vec<String>) {
     let start = Instant::now() + Duration::from_millis(20);
     let interval = Duration::from_secs(1) / RATE;
@@ -111,8 +112,8 @@ fn a_greedy_function_ends_although_other_programs_take_every_processor() {
                  pass\n    return 'done'\n";
     node.deploy_ok("burns", &[("app.py", burns)]);
     node.deploy_ok("victim", &[("app.py", VICTIM)]);
-    // A function whose instance hangs while others are called is in the background until it has
-    // shown short work.
+    // If an instance hangs while other functions are called, its function runs in the background
+    // until it has shown short work.
     assert_eq!(node.get("/victim").status, 200);
     let hangs = std::thread::spawn({
         let http = node.http;
@@ -132,7 +133,8 @@ fn a_greedy_function_ends_although_other_programs_take_every_processor() {
     drop(burners);
 }
 
-/// Calls the aggressor repeatedly while `work` runs; returns its answers by status, and the codes.
+/// Calls the aggressor repeatedly while `work` runs. Returns the aggressor's answers: statuses and
+/// codes.
 fn beside<T>(http: SocketAddr, path: String, work: impl FnOnce() -> T) -> (T, Vec<(u16, String)>) {
     let over = Arc::new(AtomicBool::new(false));
     let seen = over.clone();
@@ -142,7 +144,7 @@ fn beside<T>(http: SocketAddr, path: String, work: impl FnOnce() -> T) -> (T, Ve
             let answer = Connection::open(http).call("POST", &path, &[], b"");
             let code = answer.json()["code"].as_str().unwrap_or_default().to_owned();
             if code == PAUSED {
-                // This pause sets the pace and waits for nothing: refusals are fast and would use
+                // This pause sets the pace and waits for nothing. Refusals are fast and would use
                 // up the calls.
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -162,7 +164,8 @@ fn wait_until_gone(node: &Node, name: &str) {
     });
 }
 
-/// Median ratio of the victim's p99 next to an aggressor to its p99 without one, over a few rounds.
+/// Returns the median ratio, over a few rounds, of the victim's p99 next to an aggressor to its p99
+/// without one.
 fn measure(node: &Node, aggressors: &[(&str, &str)]) -> Vec<f64> {
     let length = phase_length();
     let mut ratios = vec![Vec::new(); aggressors.len()];
@@ -244,8 +247,8 @@ fn greedy_functions_do_not_slow_their_neighbours() {
             .then_some(())
     });
     assert_eq!(cgroup_folders(pid), Vec::<std::path::PathBuf>::new(), "left by a clean stop");
-    // A ratio is a measurement and decides nothing on a machine that others use. For this reason
-    // only the long run, which needs a quiet machine, fails because of it.
+    // On a machine that others use, a ratio decides nothing. Therefore only the long run, which
+    // needs a quiet machine, fails because of it.
     if phase_length() > Duration::from_secs(3) {
         assert!(missed.is_empty(), "above {RATIO_MAX} twice: {missed:?}");
     } else if !missed.is_empty() {
@@ -253,8 +256,9 @@ fn greedy_functions_do_not_slow_their_neighbours() {
     }
 }
 
-/// A function that hangs stays in the background only while others need the processor. If programs
-/// outside the node keep the machine busy, it would never leave the background.
+/// A hanging function stays in the background only while other functions need the processor. If
+/// programs outside the node also counted and kept the machine busy, the function would never leave
+/// the background.
 #[test]
 fn the_background_is_for_neighbours() {
     let node = Node::start();
@@ -265,7 +269,7 @@ fn the_background_is_for_neighbours() {
         all.filter_map(|folder| std::fs::read_to_string(folder.join("cpu.idle")).ok()).collect()
     };
     let is_behind = || flags().iter().any(|flag| flag.trim() == "1");
-    // Longer than the time after which a function leaves the background.
+    // The work is longer than the time after which a function leaves the background.
     let code = "import time
 def handle(event, ctx):
     time.sleep(60 if event.text == 'hang' else 0.2)
@@ -275,7 +279,7 @@ def handle(event, ctx):
     let deploy = || node.deploy_ok("slow", &[("app.py", code), ("mote.toml", manifest)]);
     deploy();
     assert_eq!(node.get("/slow").status, 200);
-    // A function that was removed and deployed again does not count as its own neighbour.
+    // A function that was removed and deployed again does not count as a neighbour of itself.
     node.ok(&["remove", "slow", "--yes"]);
     deploy();
     let hang_and_return = || {

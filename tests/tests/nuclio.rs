@@ -33,7 +33,7 @@ impl Dashboard {
         self.ask("GET", path, &Value::Null)
     }
 
-    /// Polls as clients do, until the state of the function is final.
+    /// Polls, as clients do, until the state of the function is final.
     fn settled(&self, name: &str) -> Value {
         wait_for("the function", || {
             let function = self.get(&format!("/api/functions/{name}")).json();
@@ -102,7 +102,7 @@ fn a_function_is_built_polled_called_updated_and_removed() {
     let projects = dashboard.get("/api/projects").json();
     assert!(projects["default"].is_object() && projects["plants"].is_object(), "{projects}");
 
-    // An update without a source changes the other settings.
+    // An update without a source only changes the other settings.
     let mut wish = document("hello", HELLO, "F");
     wish["spec"]["build"] = json!({});
     assert_eq!(dashboard.ask("PUT", "/api/functions/hello", &wish).status, 202);
@@ -212,7 +212,7 @@ fn what_cannot_be_built_says_why() {
     assert_eq!(function["status"]["state"], "error", "{function}");
     assert!(function["status"]["message"].as_str().is_some_and(|text| !text.is_empty()));
     assert_eq!(dashboard.invoke("broken", &[], b"").status, 404);
-    // The deploy may be tried again, and the function may be removed.
+    // The deploy may be retried, and the function may be removed.
     assert_eq!(
         dashboard.ask("POST", "/api/functions", &document("broken", HELLO, "C")).status,
         202
@@ -278,7 +278,7 @@ fn what_cannot_be_built_says_why() {
         assert!(answer.json()["error"].is_string(), "{}", answer.text());
     }
     assert_eq!(call_at(dashboard.0, "POST", "/api/functions", &[], b"{no json").status, 400);
-    // A request that another site's page would make a browser send.
+    // A page of another site would make a browser send this request.
     let answer =
         call_at(dashboard.0, "DELETE", "/api/functions/broken", &[("origin", "http://x")], b"");
     assert_eq!(answer.status, 403);
@@ -382,7 +382,7 @@ fn shows(namespace: &str) -> String {
     )
 }
 
-/// Credentials are looked at on loopback too, where none are needed.
+/// Credentials are checked on loopback too, even though none are needed there.
 #[test]
 fn a_token_on_loopback_decides_the_namespace_and_no_function_sees_it() {
     let (node, _) = start(&ON);
@@ -425,7 +425,7 @@ fn a_token_on_loopback_decides_the_namespace_and_no_function_sees_it() {
         assert_eq!(call(&own, name, more).status, 404, "{name} {more:?}");
     }
     assert_eq!(call(&token("bob", "viewer"), "shows", &[]).status, 403);
-    // What is no token of the node is the function's.
+    // Credentials that are not a token of the node are passed to the function.
     let other = basic_auth("someone", "a password of the function");
     assert_eq!(seen(&other, "shows", &[]), ("default".to_owned(), true));
 

@@ -1,4 +1,4 @@
-//! Observation of functions over CoAP, `ctx.notify`, against a real node.
+//! Observation of functions over CoAP (`ctx.notify`) on a real node.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use mote_tests::mqtt::{self, Broker};
 use mote_tests::{Node, PATIENCE, coap_client, skip, wait_for};
 
-/// Keeps a temperature, and tells its observers of each new one.
+/// Keeps a temperature, and notifies its observers of each new one.
 const PYTHON: &str = r#"
 import json
 
@@ -72,7 +72,7 @@ func Handle(w http.ResponseWriter, r *http.Request) {
 }
 "#;
 
-/// A `coap-client` that observes, and what it prints.
+/// A `coap-client` that observes a resource, and its output.
 struct Observer {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -80,7 +80,7 @@ struct Observer {
 
 impl Observer {
     fn start(client: &str, url: &str) -> Self {
-        // Line by line, although its output is not a terminal.
+        // `stdbuf` makes the client print line by line, even though its output is not a terminal.
         let mut child = Command::new("stdbuf")
             .args(["-oL", "-eL", client, "-w", "-s", "100", "-B", "100", "-m", "get", url])
             .stdin(Stdio::null())
@@ -147,7 +147,7 @@ fn observers_follow_a_function() {
     celsius.expect("21");
     kelvin.expect("21unit=k");
     over_tcp.expect("21");
-    // Without a body, the function is asked for each of the two resources.
+    // The notice has no body, so the node asks the function for each of the two resources.
     assert_eq!(tell("/thermo", "22"), "3");
     celsius.expect("22");
     kelvin.expect("22unit=k");
@@ -162,11 +162,11 @@ fn observers_follow_a_function() {
     assert!(tell("/thermo/wrong", "").starts_with("invalid: a notice needs a path"));
     assert_eq!(metric(&node, "mote_observers "), 3);
     assert!(metric(&node, "mote_notifications_total ") >= 7);
-    // A notice of the answering function itself does not make the node ask forever.
+    // A notice of the answering function itself must not make the node ask forever.
     let looping = Observer::start(client, &format!("coap://{}/thermo/loop", node.coap));
     looping.expect("notified 1");
     looping.expect("notified 0");
-    // A notification has the format of the first answer.
+    // A notification has the same format as the first answer.
     assert_eq!(tell("/thermo/json", ""), "3");
     celsius.expect("4.06 the function now answers in another format");
     wait_for("the observations end", || (metric(&node, "mote_observers ") == 1).then_some(()));

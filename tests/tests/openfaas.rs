@@ -1,4 +1,4 @@
-//! OpenFaaS' API: the requests of faas-cli one by one, and faas-cli itself where it is installed
+//! OpenFaaS' API: the requests of faas-cli one by one, and faas-cli itself if it is installed
 //! (`FAAS_CLI`, or on the `PATH`).
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 const ON: [&str; 2] = ["--openfaas", ":0"];
 
-/// Lets callbacks reach the servers of these tests, which listen on loopback.
+/// Permits callbacks to the servers of these tests, which listen on loopback.
 const TO_THIS_MACHINE: [(&str, &str); 1] = [("MOTE_OUTGOING", "machine")];
 
 struct Client {
@@ -99,7 +99,7 @@ fn management_wants_the_token_and_calls_do_not() {
     let called = client.call("/function/a.dev", b"");
     assert_eq!(called.status, 404);
     assert!(called.text().contains("no function named a.dev"), "{}", called.text());
-    // Repeated guesses are slowed down.
+    // Repeated wrong guesses are slowed down.
     let slowed =
         (0..64).any(|_| get("/system/info", &[("authorization", "Bearer x")]).status == 429);
     assert!(slowed, "64 wrong tokens in a row were looked at");
@@ -119,7 +119,7 @@ fn a_function_lives_through_the_api() {
     assert_eq!(http["namespace"], "openfaas-fn");
     assert_eq!(http.get("envVars"), None, "absent where there are none");
 
-    // The same code under another name and with other settings.
+    // The same code with another name and other settings.
     let wish = json!({
         "service": "renamed", "image": "docker.io/test/http:0.2", "namespace": "",
         "envProcess": "python index.py", "envVars": {"UNIT": "F", "exec_timeout": "20s"},
@@ -142,7 +142,7 @@ fn a_function_lives_through_the_api() {
     assert_eq!(described["limits"]["timeout_ms"], 20_000);
     assert_eq!(described["limits"]["instances_max"], 3);
 
-    // An update of the function succeeds; a second creation is refused.
+    // An update of the function succeeds, but a second creation is refused.
     let answer = client.deploy(&json!({ "service": "renamed", "image": "mote://http-environment",
         "envVars": {"UNIT": "K"} }));
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -169,13 +169,13 @@ fn images_that_are_not_here_are_refused_with_what_helps() {
     let answer = client.deploy(&wish);
     assert_eq!(answer.status, 400);
     assert!(answer.text().contains("mote deploy FOLDER --name figlet"), "{}", answer.text());
-    // A program of the machine needs no code.
+    // A program that is installed on the machine needs no code.
     let wish =
         json!({"service": "count", "image": "functions/alpine:latest", "envProcess": "wc -c"});
     let answer = client.deploy(&wish);
     assert_eq!(answer.status, 202, "{}", answer.text());
     assert_eq!(client.call("/function/count", b"12345").text().trim(), "5");
-    // The log has lines for each call, as with the classic watchdog.
+    // As with the classic watchdog, the log has lines for each call.
     wait_for("the watchdog's lines", || {
         let log = client.system("GET", "logs?name=count", &Value::Null).text();
         let has = |words: &str| log.contains(words);
@@ -269,7 +269,7 @@ fn secrets_are_files_of_the_functions_that_name_them() {
     assert_eq!(client.call("/function/others", b"").status, 500, "others do not see it");
     assert_eq!(client.describe("reads")["secrets"], json!(["api-key"]));
 
-    // Instances that start afterwards see a new value, even after a crash of the node.
+    // Instances that start afterwards see the new value, even after a crash of the node.
     assert_eq!(secret("PUT", json!({"name": "api-key", "rawValue": "c2Vjb25k"})), 202);
     let node = node.crash_and_restart();
     let client = Client::of(&node);
@@ -293,7 +293,7 @@ fn scaling_by_hand() {
     };
     assert_eq!(scale(2), 202);
     wait_for("two replicas", || (client.describe("hello")["availableReplicas"] == 2).then_some(()));
-    // More than the number of cores of the machine, which is the default maximum.
+    // This is more than the number of the machine's cores, which is the default maximum.
     assert_eq!(scale(5), 202);
     assert_eq!(client.describe("hello")["replicas"], 5, "counted at once");
     wait_for("five replicas", || {
@@ -353,13 +353,13 @@ fn logs_are_read_and_followed() {
         line.clear();
         assert!(followed.read_line(&mut line).expect("the next line") > 0);
     }
-    // A follower does not delay the stop of a node.
+    // A client that follows the log does not delay the stop of a node.
     assert!(node.stop().success());
 }
 
 #[test]
 fn listeners_are_guarded() {
-    // The message about a port that is in use names its setting.
+    // If a port is in use, the message names the setting of that port.
     let taken = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = taken.local_addr().expect("bound").to_string();
     let dir = tempfile::tempdir().expect("temp folder");
@@ -372,7 +372,7 @@ fn listeners_are_guarded() {
     assert_eq!(output.status.code(), Some(75), "{said}");
     assert!(said.contains("M0210") && said.contains("mote up --openfaas :"), "{said}");
 
-    // From other machines every caller needs the token, even if the platform requires none.
+    // Callers on other machines need the token, even if the platform requires none.
     let any =
         ["--lan", "--openfaas", "0.0.0.0:0", "--nuclio", "0.0.0.0:0", "--tinyfaas", "0.0.0.0:0"];
     let fronts = ["--tinyfaas-http", "off", "--tinyfaas-coap", "off", "--tinyfaas-grpc", "off"];
@@ -391,7 +391,7 @@ fn listeners_are_guarded() {
     }
 }
 
-/// A server that receives one callback: its head and body.
+/// A server that receives one callback. Returns its head and body.
 fn callback_server() -> (SocketAddr, mpsc::Receiver<(String, String)>) {
     callback_server_at("127.0.0.1")
 }
@@ -476,7 +476,7 @@ fn a_host_that_does_not_answer_delays_only_its_own_callbacks() {
         let answer = call_at(client.address, "POST", "/async-function/hello", &headers, b"you");
         assert_eq!(answer.status, 202);
     };
-    // The kernel completes its connections, and nobody answers.
+    // The kernel accepts its connections, but nobody answers.
     let silent = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let of_silent = silent.local_addr().expect("bound");
     for _ in 0..60 {
@@ -497,8 +497,8 @@ fn a_host_that_does_not_answer_delays_only_its_own_callbacks() {
 fn what_was_accepted_survives_a_crash() {
     let node = Node::start_with_env(&ON, &TO_THIS_MACHINE);
     let client = Client::of(&node);
-    // The first call waits until the node is killed; after that, each call writes a line to the
-    // log.
+    // The first call is still waiting when the node is killed. After that, each call writes a line
+    // to the log.
     let wish = json!({"service": "slow", "image": "alpine", "envProcess": "sleep 8"});
     assert_eq!(client.deploy(&wish).status, 202);
     let wish = json!({"service": "slow", "image": "mote://slow", "envProcess": "sleep 8",
@@ -605,8 +605,8 @@ fn faas_cli_itself() {
     ok(&["secret", "remove", "api-key"], "");
 }
 
-/// A function's answer that is sent as a callback must not reach services that trust this machine:
-/// a document would become a function of the node's own Nuclio API.
+/// A function's answer that is sent as a callback must not reach services that trust this machine.
+/// Otherwise a document could become a function through the node's own Nuclio API.
 #[test]
 fn callbacks_do_not_reach_this_machine_unless_allowed_and_the_node_never() {
     let receiver = TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -677,7 +677,7 @@ fn a_function_calls_another_through_the_gateway() {
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("net gateway:8080"), "{said}");
     assert_eq!(node.get("/chain").text(), "hello chain", "{}", node.ok(&["logs", "chain"]));
-    // First only the name, in the environment; then any host.
+    // First the variable contains only the name. Then any host is allowed.
     let apart = chain.replace(
         "'http://gateway:8080/function/hello'",
         "f\"http://{os.environ['via']}:8080/function/hello\"",
@@ -693,13 +693,13 @@ fn a_function_calls_another_through_the_gateway() {
         "version = 1\ncompat = \"openfaas\"\ntemplate = \"python3-http\"\n[allow]\nnet = [\"*\"]\n";
     node.deploy_ok("joined", &[("handler.py", &joined), ("mote.toml", manifest)]);
     assert_eq!(node.get("/joined").text(), "hello chain", "{}", node.ok(&["logs", "joined"]));
-    // No other part of the node can be reached in this way.
+    // This way leads to no other part of the node.
     let other = chain.replace("gateway:8080/function/hello", "127.0.0.1:8080/");
     node.deploy_ok("other", &[("handler.py", &other)]);
     assert_eq!(node.get("/other").status, 500);
 }
 
-/// A call needs no token; one that is sent decides the namespace, and no function sees it.
+/// A call needs no token. A token that is sent decides the namespace, and no function sees it.
 #[test]
 fn a_token_that_is_sent_with_a_call_is_not_the_functions() {
     let (node, _) = start(&ON);
@@ -739,7 +739,7 @@ fn a_token_that_is_sent_with_a_call_is_not_the_functions() {
             assert_eq!(call(&own, &format!("/{kind}/{name}")).status, 404, "{kind} {name}");
         }
     }
-    // What is no token of the node is the function's.
+    // Credentials that are not a token of the node are passed to the function.
     let other = basic_auth("someone", "a password of the function");
     assert_eq!(seen(&other, "/function/shows"), ("default".to_owned(), true));
 
@@ -758,7 +758,7 @@ fn a_token_that_is_sent_with_a_call_is_not_the_functions() {
         assert_eq!(line.contains("authorization"), is_seen, "{line}");
     }
 
-    // Owners are not told to make namespaces, which they cannot do.
+    // Owners of a namespace are not told to create namespaces, because they cannot.
     let fields = [("authorization", own.as_str())];
     let path = "/system/functions?namespace=plant";
     let refused = call_at(gateway.address, "GET", path, &fields, b"");

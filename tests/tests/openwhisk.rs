@@ -1,5 +1,6 @@
-//! OpenWhisk's API: the requests of wsk one by one, and Apache's npm client. wsk was not available
-//! where these tests were written; if it is installed (`WSK`, or on the `PATH`), it runs too.
+//! OpenWhisk's API: the requests of wsk one by one, and Apache's npm client. wsk itself was not
+//! available where these tests were written. If it is installed (`WSK`, or on the `PATH`), it runs
+//! too.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -39,7 +40,7 @@ impl Client {
         self.ok("GET", path, &Value::Null)
     }
 
-    /// An action in Python or Node, depending on its code.
+    /// Creates an action in Python or Node, depending on its code.
     fn action(&self, name: &str, code: &str, more: Value) -> Value {
         let kind = if code.contains("def ") { "python:3" } else { "nodejs:default" };
         let mut body = json!({ "exec": { "kind": kind, "code": code } });
@@ -53,7 +54,7 @@ impl Client {
         self.send("POST", &format!("actions/{name}?blocking=true&result=true"), args)
     }
 
-    /// The id of an activation that is answered 202.
+    /// Sends a call that is answered with 202. Returns the id of the activation.
     fn accepted(&self, path: &str, name: &str) -> Value {
         let answer = self.send("POST", path, &json!({ "name": name }));
         assert_eq!(answer.status, 202, "{}", answer.text());
@@ -112,7 +113,7 @@ fn actions() {
     assert_eq!(client.get("actions/hello")["exec"]["code"], HELLO);
     assert!(client.get("actions/hello?code=false")["exec"]["code"].is_null());
     assert_eq!(client.get("actions").as_array().map(Vec::len), Some(1));
-    // It is also a function of the node.
+    // The action is also a function of the node.
     assert_eq!(node.get("/hello?name=me").json()["greeting"], "Hello me!");
     assert_eq!(client.get("activations?name=hello&limit=2").as_array().map(Vec::len), Some(2));
     client.ok("DELETE", "actions/hello", &Value::Null);
@@ -127,7 +128,7 @@ fn actions_that_fail() {
     client.action("fails", "def main(args):\n    if 'throw' in args:\n        raise ValueError('secret')\n    if 'words' in args:\n        return 'words'\n    return {'error': 'no such sensor'}\n", json!({}));
     let answer = client.invoke("fails", &json!({}));
     assert_eq!((answer.status, answer.json()), (502, json!({ "error": "no such sensor" })));
-    // The platform tells its callers what an exception says; the function's own address does not.
+    // The platform shows its callers the text of an exception. The function's own address does not.
     let whole = client.send("POST", "actions/fails?blocking=true", &json!({ "throw": 1 }));
     let response = whole.json()["response"].clone();
     assert_eq!((whole.status, &response["status"]), (502, &"application error".into()));
@@ -292,7 +293,7 @@ fn triggers_rules_and_restarts() {
     client.action("hello", HELLO, json!({}));
     client.ok("PUT", "triggers/door", &json!({ "parameters": [{ "key": "mark", "value": "?" }] }));
     assert_eq!(client.send("POST", "triggers/door", &json!({})).status, 204, "no rule yet");
-    // The request of wsk, with a status that has no meaning.
+    // The request of wsk, which contains a status without a meaning.
     let rule = json!({ "trigger": "/_/door", "action": "/_/hello", "status": "" });
     let made = client.ok("PUT", "rules/opens", &rule);
     assert_eq!((&made["status"], &made["trigger"]["name"]), (&"active".into(), &"door".into()));
@@ -414,7 +415,7 @@ fn archives_bring_what_they_need() {
     ];
     put("modules", "nodejs:20", &modules);
     assert_eq!(client.invoke("modules", &json!({})).json(), json!({ "mine": "brought" }));
-    // Other settings with the same code.
+    // Changes other settings with the same code.
     let limits = json!({ "limits": { "timeout": 5000 } });
     client.ok("PUT", "actions/modules?overwrite=true", &limits);
     assert_eq!(client.invoke("modules", &json!({})).json(), json!({ "mine": "brought" }));
@@ -459,7 +460,7 @@ fn throttles() {
     assert_eq!(text, "Too many requests in the last minute (count: 121, allowed: 120).");
 }
 
-/// A function that takes a while, so that it is running when the node crashes.
+/// The function takes a while, so that it is running when the node crashes.
 const LATE: &str =
     "def main(args):\n    import time\n    time.sleep(1.5)\n    return {'for': args['name']}\n";
 
@@ -489,8 +490,7 @@ fn what_was_accepted_outlives_a_crash() {
         (&caused["response"]["result"]["for"], &caused["cause"]),
         (&"trigger".into(), &fired)
     );
-    // An activation that has ended does not run again, and the record of one whose action was
-    // removed says so.
+    // An ended activation does not run again. If its action was removed, the record says so.
     let node = node.stop_and_restart();
     assert!(!node.log().contains("activations from before"), "{}", node.log());
     let client = Client::of(&node);
@@ -500,7 +500,7 @@ fn what_was_accepted_outlives_a_crash() {
     let client = Client::of(&node);
     let record = client.activation(&last);
     assert_ne!(record["response"]["statusCode"], 0, "{record}");
-    // A stop lets running activations end.
+    // A stopping node lets running activations end.
     client.action("tools/late", LATE, json!({}));
     let last = client.accepted("actions/tools/late", "last");
     let node = node.stop_and_restart();
@@ -596,7 +596,7 @@ fn a_manifest_brings_everything_about() {
         "{ran}"
     );
 
-    // The same again, and after a restart.
+    // Deploys the same manifest again, also after a restart.
     deploy_manifest(&node, "openwhisk/manifest.yaml");
     assert_eq!(client.get("rules/on-every")["version"], "0.0.2");
     let node = node.crash_and_restart();
@@ -684,7 +684,7 @@ fn a_manifest_names_archives_and_says_first_what_was_left_out() {
     assert_eq!(answer.json()["from"], "python", "{}", answer.text());
 }
 
-/// Apache's own npm client, as far as the node has the operations that it uses.
+/// Tests Apache's own npm client with those of its operations that the node has.
 #[test]
 fn the_client_of_npm() {
     let modules = repository().join(".cache/test-node/node_modules");
@@ -714,7 +714,7 @@ fn the_client_of_npm() {
 fn a_sequence_continues_after_a_crash_with_the_component_that_it_had_reached() {
     let node = Node::start_with(&ON);
     let client = Client::of(&node);
-    // Each run of the first component has another result.
+    // Each run of the first component has a different result.
     let first = "import random\ndef main(args):\n    return {'name': str(random.random())}\n";
     client.action("first", first, json!({}));
     client.action("late", LATE, json!({}));
@@ -722,7 +722,7 @@ fn a_sequence_continues_after_a_crash_with_the_component_that_it_had_reached() {
     let sequence = json!({ "exec": { "kind": "sequence", "components": components } });
     client.ok("PUT", "actions/both", &sequence);
     let id = client.accepted("actions/both", "x");
-    // Once the second component runs, the result of the first one is on disk.
+    // When the second component runs, the result of the first is already on disk.
     wait_for("the second component", || {
         let shown = node.json(&["describe", "late", "-o", "json"]);
         let running = shown["instances"].as_array().is_some_and(|all| {
@@ -795,7 +795,7 @@ fn web_actions_see_no_token() {
         assert_eq!(call(&own, "guest", name).status, 404, "{name}");
         assert_eq!(call(&own, "orchard", name).status, 404, "{name}");
     }
-    // What is no token of the node is the action's.
+    // Credentials that are not a token of the node are passed to the action.
     assert_eq!(call(&other, "guest", "open").json()["fields"]["authorization"], other);
     assert_eq!(call(&other, "guest", "keyed").status, 401);
 }

@@ -1,4 +1,4 @@
-//! The tokens of those who manage a node: what each role may do, on every route and through the APIs
+//! The tokens of those who manage a node: what each role may do on every route and through the APIs
 //! of other platforms, and the record of what was done.
 
 use std::io::Write as _;
@@ -20,7 +20,7 @@ fn manage(admin: SocketAddr, method: &str, path: &str, token: Option<&str>) -> A
     call_at(admin, method, path, &fields, b"")
 }
 
-/// The roles that may send a request, as the documentation says it.
+/// Returns the roles that may send a request, according to the documentation.
 fn permitted(method: &str, path: &str) -> &'static [&'static str] {
     let is_below = |topic: &str| path.starts_with(&format!("/v1/{topic}"));
     let of_operators = ["keys", "tokens", "audit", "mqtt", "cells", "journals", "namespaces"];
@@ -41,12 +41,12 @@ fn every_route_asks_for_its_role() {
     let document = node.management("/v1/openapi.json");
     let mut asked = 0;
     for (path, methods) in document["paths"].as_object().expect("paths") {
-        // Health reveals only that the node runs.
+        // The health routes reveal only that the node is running.
         if path == "/livez" || path == "/readyz" {
             assert_eq!(manage(admin, "GET", path, None).status, 200);
             continue;
         }
-        // Nothing has these names, so that no permitted request changes anything.
+        // Nothing has these names, so a permitted request changes nothing.
         let mut target = path.clone();
         while let (Some(from), Some(to)) = (target.find('{'), target.find('}')) {
             target.replace_range(from..=to, "nothing");
@@ -72,7 +72,7 @@ fn every_route_asks_for_its_role() {
         }
     }
     assert!(asked > 120, "{asked} questions");
-    // A route that does not exist needs a role, too.
+    // Even a route that does not exist requires a role.
     assert_eq!(manage(admin, "POST", "/v1/new", Some(&tokens[0].1)).status, 403);
     assert_eq!(manage(admin, "POST", "/v1/new", Some(&tokens[1].1)).status, 404);
 }
@@ -199,7 +199,7 @@ fn an_act_is_recorded_although_its_client_leaves() {
     let admin = free_address();
     let node = Node::start_with(&["--admin", &admin.to_string()]);
     let operator = token(&node, "operator", &["--role", "operator"]);
-    // The node does not read all of these requests before it notices that their clients have left.
+    // The node does not read all of these requests before it notices that their clients have gone.
     let leave = |number: u32| {
         let body = format!("{{\"name\":\"t{number}\",\"role\":\"viewer\"}}");
         let request = format!(

@@ -1,5 +1,5 @@
-//! Web pages of other sites, in a real browser on the node's own machine: none of them reaches a
-//! function that is open to this machine only, through any listener of the node.
+//! Web pages of other sites, in a real browser on the node's own machine. Through no listener of
+//! the node may a page reach a function that is open only to this machine.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use mote_tests::{Node, PATIENCE, call_at, free_address, skip};
 
-/// The address to which all names of the attacker lead.
+/// The address to which all of the attacker's host names resolve.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 const LAMP: &str = "def handle(event, ctx):\n    print('ran')\n    return 'on'\n";
 
-/// What a page tries with each address, in every way in which a page can send a request. It reports
-/// the statuses that it may read.
+/// The script tries each address in every way in which a page can send a request. It reports the
+/// statuses that it may read.
 const SCRIPT: &str = r#"
 const seen = [];
 const within = (ms, work) => Promise.race([work, new Promise(end => setTimeout(end, ms, 'late'))]);
@@ -51,15 +51,16 @@ async function attack(url) {
 })();
 "#;
 
-/// The site of the attacker: it serves one page, and passes everything else to the node on the same
-/// port, as if its name had been pointed at loopback after the page was loaded.
+/// The site of the attacker. It serves one page and forwards everything else to the node on the
+/// same port. This is as if the site's name had been pointed at loopback after the page was loaded.
 struct Site {
     address: SocketAddr,
     reports: Receiver<String>,
 }
 
 impl Site {
-    /// A site whose page tries `urls`. With `node`, it has the port of this listener of the node.
+    /// Starts a site whose page tries `urls`. With `node`, the site has the same port as this
+    /// listener of the node.
     fn start(node: Option<SocketAddr>, urls: &[String]) -> Self {
         let port = node.map_or(0, |node| node.port());
         let listener = TcpListener::bind((ATTACKER, port)).expect("an address of loopback");
@@ -80,7 +81,7 @@ impl Site {
         Self { address, reports }
     }
 
-    /// What the page has seen, after the browser has visited it under this name.
+    /// Visits the page with the browser under this name. Returns what the page has seen.
     fn visit(&self, name: &str) -> Vec<String> {
         let folder = tempfile::tempdir().expect("a folder");
         let mut browser = Command::new("chromium")
@@ -106,7 +107,7 @@ fn serve(mut stream: TcpStream, node: Option<SocketAddr>, page: &str, reports: &
     let mut buffer = [0; 4096];
     while let Ok(bytes @ 1..) = stream.read(&mut buffer) {
         request.extend_from_slice(&buffer[..bytes]);
-        // A report has one body, which arrives with its head or directly after it.
+        // A report has a body, which arrives with its head or directly after it.
         if request.windows(4).any(|end| end == b"\r\n\r\n") && !request.starts_with(b"POST /report")
         {
             break;
@@ -193,7 +194,7 @@ fn pages_of_other_sites_reach_no_local_function() {
     let functions = || node.ok(&["list", "-o", "name"]);
     let before = functions();
 
-    // A page of another site, which sends requests to the addresses of this machine.
+    // A page of another site sends requests to the addresses of this machine.
     let mut urls: Vec<String> =
         listeners.iter().map(|(address, path)| format!("http://{address}{path}")).collect();
     urls.push(format!("https://{https}/lamp"));
@@ -206,7 +207,8 @@ fn pages_of_other_sites_reach_no_local_function() {
     let control = runs(&node, "open");
     assert!(control >= 5, "the page called the public function {control} times");
 
-    // A page whose name leads to this machine after it was loaded: it may read the answers.
+    // The page's name leads to this machine after the page was loaded, so the page may read the
+    // answers.
     let mut paths_of = BTreeMap::<SocketAddr, Vec<&str>>::new();
     for (address, path) in listeners {
         paths_of.entry(address).or_default().push(path);
@@ -228,7 +230,7 @@ fn pages_of_other_sites_reach_no_local_function() {
     assert_eq!(runs(&node, "lamp"), 0);
     assert_eq!(functions(), before);
 
-    // The user of the machine, under each of its own names, and pages that this machine serves.
+    // The machine's user, under each of the machine's names, and pages that this machine serves.
     let port = node.http.port();
     for fields in [
         vec![("host", format!("127.0.0.1:{port}"))],

@@ -1,10 +1,10 @@
-//! Instances of one's own: `balance = "per-caller"` and `"per-call"` in `[scale]`.
+//! Separate instances for callers or calls: `balance = "per-caller"` and `"per-call"` in `[scale]`.
 
 use std::collections::BTreeSet;
 
 use mote_tests::{Answer, Node, wait_for};
 
-/// Tells who has called this instance so far, in memory and in `/tmp`, and how often.
+/// Answers with who has called this instance so far, in memory and in `/tmp`, and how often.
 const MEMORY: &str = r#"
 import os, json, time
 
@@ -37,7 +37,7 @@ fn call(node: &Node, key: &str, more: &[(&str, &str)], path: &str) -> Answer {
     node.call("POST", path, &[&[("authorization", key)], more].concat(), b"")
 }
 
-/// Whom the instance has served, and how often.
+/// Returns whom the instance has served, and how often.
 fn served(answer: &Answer) -> (Vec<String>, u64) {
     assert_eq!(answer.status, 200, "{answer:?}");
     serde_json::from_slice(&answer.body).expect("a list and a number")
@@ -54,8 +54,8 @@ fn no_instance_serves_two_callers() {
             assert_eq!((seen, calls), (vec![(*name).to_owned()], round), "round {round}");
         }
     }
-    // A call of `mote invoke` has no caller and runs in another instance. An accepted call runs in the
-    // instance of its caller.
+    // A call of `mote invoke` has no caller and runs in another instance. An accepted call runs in
+    // its caller's instance.
     let own: (Vec<String>, u64) =
         serde_json::from_str(&node.ok(&["invoke", "memory"])).expect("a list and a number");
     assert_eq!(own, (vec!["None".to_owned()], 1));
@@ -72,8 +72,8 @@ fn no_instance_serves_two_callers() {
     assert_eq!(described["instances"].as_array().map(Vec::len), Some(4), "{described}");
 }
 
-/// More callers than instances, all at the same time: everybody is served, and nobody with an instance
-/// of another.
+/// There are more callers than instances, all at the same time. Every caller must be served, but
+/// never by another caller's instance.
 #[test]
 fn callers_share_the_places_and_not_the_instances() {
     let node = Node::start();

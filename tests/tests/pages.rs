@@ -1,5 +1,5 @@
-//! Consistency of the documents: the front page with the tested promises, citations with the
-//! published pages, links with their targets.
+//! Consistency of the documents: the claims of the front page are tested promises, citations match
+//! the published pages, and links have targets.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every file of the tree with one of these extensions, without the output of builds and tools.
+/// Every file of the tree with one of these extensions. Leaves out the output of builds and tools.
 fn files(endings: &[&str]) -> Vec<String> {
     let left_out = ["target", "node_modules", "corpus", "artifacts"];
     let mut folders = vec![root()];
@@ -58,7 +58,7 @@ fn between<'a>(text: &'a str, before: &str, after: char) -> Vec<&'a str> {
 struct Promise {
     anchor: Option<String>,
     line: String,
-    /// The tests that show it; `None` where the table has no such column.
+    /// The tests that show the promise; `None` if the table has no such column.
     shown_by: Option<String>,
 }
 
@@ -81,8 +81,8 @@ fn promises() -> Vec<(String, Vec<Promise>)> {
     sections
 }
 
-/// The reason why something that is named as showing a promise does not do so: a missing file,
-/// target or crate.
+/// Returns why something that is named as showing a promise does not do so: a file, target or crate
+/// is missing.
 fn is_missing(word: &str) -> Option<String> {
     let exists = |path: String| root().join(path).exists();
     let mut words = word.split_whitespace();
@@ -107,7 +107,8 @@ fn is_missing(word: &str) -> Option<String> {
     (!found).then(|| word.to_owned())
 }
 
-/// Whether a cell names a test of the promise; panics if it names something that does not exist.
+/// Whether a cell names a test of the promise. Panics if the cell names something that does not
+/// exist.
 fn is_tested(promise: &Promise) -> bool {
     let Some(shown_by) = &promise.shown_by else { return false };
     let says_not = ["no test yet", "not supported", "not offered", "not measured"];
@@ -117,7 +118,7 @@ fn is_tested(promise: &Promise) -> bool {
     let of_above = ["the same", "the escape test", "the shims' tests"];
     let words = quoted(shown_by);
     for word in &words {
-        // Further words in backticks are names of tests within the first one.
+        // Further words in backticks are the names of tests within the first word's file.
         let is_more =
             word.split_whitespace().count() == 1 && words.len() > 1 && word.contains("::");
         assert!(
@@ -143,8 +144,8 @@ fn every_promise_says_what_shows_it() {
     }
 }
 
-/// Every claim in README.md has a tested line in SPECIFICATION.md, and every line with an anchor
-/// there is in README.md.
+/// Every claim in README.md has a tested line in SPECIFICATION.md, and every line there with an
+/// anchor is in README.md.
 #[test]
 fn the_front_page_claims_what_is_tested() {
     let readme = read("README.md");
@@ -181,7 +182,8 @@ fn the_front_page_claims_what_is_tested() {
     }
 }
 
-/// The requirement numbers in a text: a separate word of an R and one to three digits.
+/// The requirement numbers in a text. Each is a separate word that consists of an R and one to
+/// three digits.
 fn requirements(text: &str) -> BTreeSet<u32> {
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let mut found = BTreeSet::new();
@@ -204,8 +206,8 @@ fn requirement_numbers_are_found() {
     assert_eq!(found.into_iter().collect::<Vec<_>>(), [1, 2, 4, 160]);
 }
 
-/// The page of requirements counts its own rows rightly, and the tests, crates and files that its rows
-/// name exist.
+/// The page of requirements counts its own rows correctly, and the tests, crates and files that its
+/// rows name exist.
 #[test]
 fn requirements_name_what_exists() {
     const PAGE: &str = "docs/reference/requirements.md";
@@ -219,7 +221,7 @@ fn requirements_name_what_exists() {
     let mut checked = 0;
     for row in rows {
         let shown = cells(row)[4];
-        // `e2e` and `lab` hold for the names between backquotes that follow.
+        // `e2e` and `lab` apply to the names in backticks that follow.
         let mut folder = None;
         for (number, part) in shown.split('`').enumerate() {
             if number % 2 == 0 {
@@ -272,7 +274,8 @@ fn every_cited_requirement_is_published() {
     }
 }
 
-/// The anchors that GitHub and mdBook generate for the headings of a page, and those written in it.
+/// The anchors that GitHub and mdBook generate for a page's headings, and the anchors written in
+/// the page.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors: BTreeSet<String> =
         between(text, "<a id=\"", '"').into_iter().map(str::to_owned).collect();
@@ -332,7 +335,7 @@ fn links_lead_somewhere() {
     assert!(checked > 100, "only {checked} links were found");
 }
 
-/// Every page of docs/ is in the contents of the site exactly once.
+/// Every page of docs/ appears exactly once in the contents of the site.
 #[test]
 fn the_site_has_every_page() {
     let summary = read("docs/SUMMARY.md");

@@ -1,5 +1,5 @@
-//! Namespaces through the APIs of OpenFaaS, OpenWhisk and Nuclio: what tokens of one reach there, and a
-//! normal use of each API.
+//! Namespaces through the APIs of OpenFaaS, OpenWhisk and Nuclio: what their tokens reach there,
+//! and a normal use of each API.
 
 use std::net::SocketAddr;
 
@@ -66,7 +66,7 @@ impl Question {
         self
     }
 
-    /// The same question about the namespace `name`.
+    /// Returns the same request about the namespace `name`.
     fn about(&self, name: &str) -> Self {
         let within = |text: &str| text.replace("NS", name);
         let fields = self.fields.iter().map(|(field, value)| (*field, within(value)));
@@ -75,8 +75,8 @@ impl Question {
     }
 }
 
-/// Asks each question with each role of `plant` about its own namespace, where nothing is, and about
-/// that of others, where something is, and about one that does not exist.
+/// Sends each request with each role of `plant`: about its own namespace, where nothing exists,
+/// about another one, where something exists, and about one that does not exist.
 fn check_all(node: &Node, api: &str, questions: &[Question]) {
     let scoped = ROLES.map(|role| token(node, &format!("{api}-{role}"), role, Some("plant")));
     let mut asked = 0;
@@ -96,7 +96,7 @@ fn check_all(node: &Node, api: &str, questions: &[Question]) {
                 continue;
             }
             assert!(matches!(status, 400 | 404), "{shown}");
-            // The answer about something that is there is the one about nothing.
+            // The answer about an existing thing equals the answer about a missing one.
             let (none, said) = ask("nowhere");
             assert_eq!((none, said), (status, text.replace("orchard", "nowhere")), "{shown}");
             let (own, said) = ask("plant");
@@ -151,7 +151,7 @@ fn openfaas_asks_for_the_scope_of_a_token() {
         questions.push(q(method, "/system/secrets", secret.clone()));
         questions.push(q(method, "/system/secrets?namespace=NS", json!({"name": "db"})));
     }
-    // A name with a dot, also if it is encoded.
+    // Names with a dot, including an encoded dot.
     for name in ["hello.NS", "hello%2ENS", "hello%2eNS"] {
         questions.push(q("GET", &format!("/system/function/{name}"), Value::Null));
         questions.push(q("GET", &format!("/system/logs?name={name}"), Value::Null));
@@ -189,18 +189,18 @@ fn openfaas_asks_for_the_scope_of_a_token() {
     assert_eq!(client.get("/system/functions").text(), "[]");
     assert_eq!(client.get("/system/secrets").text(), "[]");
     assert_eq!(client.get("/system/namespaces").text(), "[\"plant\"]");
-    // What the others have is as it was.
+    // Everything of the other namespaces is unchanged.
     assert_eq!(node.get("/hello.orchard").text(), "hello");
     assert_eq!(node.ok(&["list", "-o", "name"]), "hello\nhello.orchard\n");
     assert_eq!(node.ok(&["secret", "list", "-o", "name"]), "orchard/db\n");
-    // A call tells no more about a namespace.
+    // The answer to a call reveals no more about a namespace.
     let call = |name: &str| {
         let answer = call_at(client.address, "POST", &format!("/function/{name}"), &[], b"");
         (answer.status, answer.text().replace("orchard", "nowhere"))
     };
     assert_eq!(call("none.orchard"), call("none.nowhere"));
 
-    // A token of the node names any namespace, and means the default one without a name.
+    // A token of the node can name any namespace. Without a name, the default one is meant.
     let whole = Client::new(&node, "openfaas", &node.token());
     let all = whole.get("/system/namespaces").json();
     assert_eq!(all, json!(["openfaas-fn", "orchard", "plant"]));
@@ -217,7 +217,7 @@ fn openfaas_asks_for_the_scope_of_a_token() {
     let viewer = Client::new(&node, "openfaas", &token(&node, "v", "viewer", None));
     let wish = json!({"service": "hello", "image": "mote://hello", "namespace": "orchard"});
     assert_eq!(viewer.send("PUT", "/system/functions", &wish).status, 403);
-    // Without a token, the metrics are those of the default namespace.
+    // Requests without a token get the metrics of the default namespace.
     assert_eq!(call_at(client.address, "POST", "/function/hello.orchard", &[], b"").status, 200);
     let metrics = call_at(client.address, "GET", "/metrics", &[], b"").text();
     assert!(metrics.contains("hello.openfaas-fn") && !metrics.contains("orchard"), "{metrics}");
@@ -237,7 +237,7 @@ fn an_owner_uses_openfaas() {
     let read = "cat /var/openfaas/secrets/db";
     let mut wish =
         json!({"service": "reads", "image": "alpine", "envProcess": read, "secrets": ["db"]});
-    // As faas-cli does it: an update first.
+    // faas-cli also tries an update first.
     assert_eq!(client.send("PUT", "/system/functions", &wish).status, 404);
     client.ok("POST", "/system/functions", &wish);
     let call = |path: &str| call_at(client.address, "POST", path, &[], b"");
@@ -269,7 +269,7 @@ fn an_owner_uses_openfaas() {
     client.ok("POST", "/system/functions", &copy);
     assert_eq!(call("/function/copy.plant").text().trim(), "0");
 
-    // The rules and limits of the namespace hold.
+    // The rules and limits of the namespace apply.
     let net = json!({
         "service": "net", "image": "functions/alpine", "envProcess": "cat",
         "envVars": {"via": "gateway"},
@@ -339,7 +339,7 @@ fn openwhisk_asks_for_the_scope_of_a_token() {
     ] {
         questions.push(q("GET", &format!("{NAMESPACES}/NS/{path}"), Value::Null));
     }
-    // A route that nobody has listed.
+    // A route that is missing in the list.
     let unlisted = questions.pop().expect("one");
     questions.push(q("GET", &format!("{NAMESPACES}/NS/activations/{}", ids[0]), Value::Null));
     for (method, path, body) in [
@@ -371,7 +371,7 @@ fn openwhisk_asks_for_the_scope_of_a_token() {
             ("GET", &format!("{NAMESPACES}/_/%61ctions")),
         ],
     );
-    // Names that lead elsewhere once they are decoded.
+    // Names that lead elsewhere after decoding.
     for name in [
         "%2Fguest%2Fhello",
         "%2Forchard%2Fhello",
@@ -391,7 +391,7 @@ fn openwhisk_asks_for_the_scope_of_a_token() {
     }
     assert_eq!(client.get(NAMESPACES).json(), json!(["plant"]));
     assert_eq!(whole.get(NAMESPACES).json(), json!(["guest", "orchard", "plant"]));
-    // Activations of others are as missing as those that do not exist.
+    // Activations of other namespaces look as missing as activations that do not exist.
     let missing = client.get(&format!("{NAMESPACES}/_/activations/{}", "0".repeat(32)));
     for id in &ids {
         for part in ["", "/logs", "/result"] {
@@ -403,7 +403,7 @@ fn openwhisk_asks_for_the_scope_of_a_token() {
     let of = |namespace: &str| whole.get(&format!("{NAMESPACES}/{namespace}/activations")).json();
     assert_eq!((of("guest")[0]["activationId"].as_str()), Some(ids[1].as_str()));
     assert_eq!((of("orchard").as_array().map(Vec::len)), Some(1));
-    // Entities that a namespace cannot have are refused with the reason, also for the node's token.
+    // Entities that a namespace cannot have are refused with a reason, even with the node's token.
     for token in [&client, &whole] {
         let package = token.send("PUT", &format!("{NAMESPACES}/plant/packages/p"), &json!({}));
         assert!(package.status == 400 && package.text().contains("has actions only"));
@@ -412,7 +412,7 @@ fn openwhisk_asks_for_the_scope_of_a_token() {
         let sequence = token.send("PUT", &path, &sequence);
         assert!(sequence.status == 400 && sequence.text().contains("has actions only"));
     }
-    // Web actions with the key of another namespace.
+    // Calls web actions with the key of another namespace.
     for (auth, status) in [
         (&client.auth, 404),
         (&whole.auth, 200),
@@ -468,7 +468,7 @@ fn an_owner_uses_openwhisk() {
     let web = "/api/v1/web/plant/default/Say_Hello.json?name=web";
     let answer = call_at(client.address, "GET", web, &[], b"");
     assert_eq!(answer.json()["greeting"], "hello web");
-    // Other settings with the same code.
+    // Changes other settings with the same code.
     let change =
         json!({"parameters": [{"key": "name", "value": "all"}], "limits": {"timeout": 5000}});
     let changed = client.ok("PUT", &format!("{path}?overwrite=true"), &change).json();
@@ -490,7 +490,7 @@ fn an_owner_uses_openwhisk() {
     let result = client.ok("POST", &format!("{path}?blocking=true&result=true"), &json!({}));
     assert_eq!(result.json(), json!({"greeting": "hello all"}));
     assert_eq!(client.get(&format!("{NAMESPACES}/_/activations/{id}")).status, 200);
-    // A namespace that comes again has neither actions nor activations.
+    // A namespace that is created again has neither actions nor activations.
     node.ok(&["namespace", "delete", "plant", "--force", "--yes"]);
     node.ok(&["namespace", "create", "plant"]);
     let client = Client::new(&node, "openwhisk", &token(&node, "bob", "deployer", Some("plant")));
@@ -503,7 +503,7 @@ fn an_owner_uses_openwhisk() {
     assert_eq!(node.ok(&["list", "-o", "name"]), "");
 }
 
-/// Each namespace has limits of its own.
+/// Each namespace has separate limits.
 #[test]
 fn openwhisk_throttles_each_namespace() {
     let (node, _) = start(&["--openwhisk", ":0"]);
@@ -524,7 +524,7 @@ fn openwhisk_throttles_each_namespace() {
 /// The name of a spec in an upload.
 const SPEC_ENTRY: &str = ".mote/spec.json";
 
-/// An owner who writes annotations by hand reaches no function of others.
+/// An owner who writes annotations by hand does not reach another owner's function.
 #[test]
 fn annotations_of_a_function_lead_to_no_other_function() {
     let (node, admin) = start(&["--openwhisk", ":0"]);
@@ -564,7 +564,7 @@ fn annotations_of_a_function_lead_to_no_other_function() {
     assert_eq!(node.ok(&["list", "-o", "name"]), "hello\n");
 }
 
-/// A document of a function; `NS` is its project.
+/// Returns the document of a function. `NS` is its project.
 fn document(name: &str, project: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "nuclio",
@@ -634,7 +634,7 @@ fn nuclio_asks_for_the_scope_of_a_token() {
             ("GET", "/api/function_templates"),
         ],
     );
-    // One of the questions was a deploy that failed.
+    // One of the requests was a deploy that failed.
     client.ok("DELETE", "/api/functions/hello", &Value::Null);
     assert_eq!(client.get("/api/functions").text(), "{}");
     let projects = client.get("/api/projects").json();
@@ -646,7 +646,7 @@ fn nuclio_asks_for_the_scope_of_a_token() {
         let list = Question::new("GET", "/api/functions", Value::Null).with(PROJECT, project);
         assert_eq!(client.ask(&list).status, 404, "{project}");
     }
-    // The node's token sees namespaces as projects, which it cannot change here.
+    // The node's token sees namespaces as projects, but cannot change them here.
     let projects = whole.get("/api/projects").json();
     for name in ["default", "orchard", "plant"] {
         assert!(projects[name].is_object(), "{projects}");
@@ -695,7 +695,7 @@ fn an_owner_uses_nuclio() {
         let log = client.get(&format!("/api/functions/hello/logs/{replica}")).text();
         log.contains("called").then_some(())
     });
-    // A function without a project is one of the namespace, too.
+    // A function without a project also belongs to the namespace.
     wish["metadata"] = json!({"name": "other"});
     client.ok("POST", "/api/functions", &wish);
     assert_eq!(settled("other")["metadata"]["labels"]["nuclio.io/project-name"], "plant");
@@ -706,7 +706,7 @@ fn an_owner_uses_nuclio() {
     client.ok("PUT", "/api/functions/other", &wish);
     assert_eq!(settled("other")["status"]["state"], "ready");
     client.ok("PATCH", "/api/functions/other", &json!({"desiredState": "scaledToZero"}));
-    // What failed is not shown to the next owner of a namespace with this name.
+    // The failed function is not shown to the next owner of a namespace with this name.
     wish["spec"]["build"] = json!({"functionSourceCode": base64(b"raise RuntimeError()\n")});
     wish["metadata"]["name"] = "broken".into();
     client.ok("POST", "/api/functions", &wish);
@@ -720,7 +720,7 @@ fn an_owner_uses_nuclio() {
     assert_eq!(client.get("/api/functions/broken").status, 404);
 }
 
-/// On loopback, a token is not needed, but it can be sent.
+/// On loopback, a token is not required, but can be sent.
 #[test]
 fn nuclio_without_a_token_reaches_no_namespace() {
     let (node, _) = start(&["--nuclio", ":0"]);
@@ -744,7 +744,7 @@ fn nuclio_without_a_token_reaches_no_namespace() {
     }
     let list = ask("GET", "/api/projects", &[], &none).text();
     assert!(!list.contains("plant"), "{list}");
-    // Every project is a label, so that no answer tells which of them are namespaces.
+    // Every project exists as a label, so no answer reveals which of them are namespaces.
     let said = ["plant", "nowhere"].map(|name| {
         let wish = json!({"metadata": {"name": name}, "spec": {"description": "a label"}});
         let made = ask("POST", "/api/projects", &[], &wish);
@@ -757,7 +757,8 @@ fn nuclio_without_a_token_reaches_no_namespace() {
     assert_eq!((said[0][0].0, said[0][1].0), (201, 202), "{said:?}");
     let shown = Client::new(&node, "nuclio", &node.token()).get("/api/projects/plant").json();
     assert_eq!(shown["spec"], json!({}), "the namespace");
-    // Whoever may send requests from this machine may call its functions, as at the node's front.
+    // A caller that may send requests from this machine may call its functions, as at the node's
+    // front.
     let call = [("x-nuclio-function-name", "hello.plant")];
     assert_eq!(ask("POST", "/api/function_invocations", &call, &none).status, 200);
     assert_eq!(node.ok(&["list", "-o", "name"]), "hello.plant\nnowhere\nplant\n");

@@ -1,4 +1,4 @@
-//! TCP ports that functions have for themselves: `node_port` in `[http]` of manifests.
+//! Separate TCP ports of functions: `node_port` in `[http]` of manifests.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -30,7 +30,7 @@ fn deploy(node: &Node, name: &str, port: u16) {
     node.deploy_ok(name, &[("app.py", SAYS), ("mote.toml", &manifest(port, ""))]);
 }
 
-/// Deploys what must be refused, and returns the message.
+/// Deploys a function that must be refused, and returns the message.
 fn refused(node: &Node, name: &str, port: u16) -> String {
     let output = node.deploy(name, &[("app.py", SAYS), ("mote.toml", &manifest(port, ""))]);
     assert!(!output.status.success(), "{name} was deployed with port {port}");
@@ -55,7 +55,7 @@ fn is_closed(port: u16) -> bool {
     TcpStream::connect(at(port)).is_err()
 }
 
-/// What curl received: the version of HTTP, and the answer.
+/// Returns what curl received: the version of HTTP, and the answer.
 fn curl(url: &str, more: &[&str]) -> String {
     let arguments = ["-sSk", "-m", "30", "-w", " %{http_version}"];
     let output = Command::new("curl").args(arguments).args(more).arg(url).output().expect("curl");
@@ -81,7 +81,7 @@ fn a_function_answers_at_every_path_of_its_port() {
     assert_eq!(get(at(port), "/../a").status, 400);
     let h2 = curl(&format!("http://{}/other/", at(port)), &["--http2-prior-knowledge"]);
     assert_eq!(h2, "[\"shop\", \"GET\", \"/other/\", null] 2");
-    // Its name stays, and so does what the other function has.
+    // The function keeps its name, and the other function keeps what it has.
     assert_eq!(seen(&get(node.http, "/shop/x")), json!(["shop", "GET", "/x", null]));
     assert_eq!(seen(&get(node.http, "/other")), json!(["other", "GET", "/", null]));
 
@@ -119,7 +119,7 @@ fn the_rules_of_the_function_hold_on_its_port() {
     let answer = call("GET", &origin);
     assert_eq!(seen(&answer), json!(["shop", "GET", "/orders", "lamp"]));
     assert_eq!(answer.header("access-control-allow-origin"), Some("https://app.example"));
-    // What is called on the port uses up the same rate as under the name.
+    // Calls on the port use up the same rate as calls under the name.
     let fields = [("host", "localhost"), ("authorization", bearer.as_str()), ("x-device", "1")];
     assert_eq!(call_at(node.http, "GET", "/shop", &fields, b"").status, 200);
     assert_eq!(call("GET", &[("x-device", "1")]).status, 200);
@@ -132,7 +132,7 @@ fn the_rules_of_the_function_hold_on_its_port() {
             .then_some(())
     });
 
-    // An accepted invocation is looked up where it was accepted.
+    // An accepted invocation must be looked up at the port where it was accepted.
     let port = free_port();
     node.deploy_ok("later", &[("app.py", SAYS), ("mote.toml", &manifest(port, ""))]);
     let prefer = [("host", "localhost"), ("prefer", "respond-async")];
@@ -152,7 +152,7 @@ fn only_this_machine_and_its_pages_reach_a_function_without_access() {
     let port = free_port();
     deploy(&node, "shop", port);
     assert_eq!(seen(&get(at(port), "/x")), json!(["shop", "GET", "/x", null]));
-    // A page of another site would send this.
+    // A page of another site could send this request.
     let foreign = [("host", "localhost"), ("origin", "https://evil.example")];
     assert_eq!(call_at(at(port), "POST", "/x", &foreign, b"").status, 403);
     let doctor = node.doctor(&[]);
@@ -182,7 +182,7 @@ fn a_port_that_cannot_be_had_refuses_the_deploy_and_changes_nothing() {
     assert!(said.contains("M0430") && said.contains(&permit), "{said}");
     assert_eq!(get(node.http, "/other").status, 404, "none of them was deployed");
 
-    // A new revision that cannot have its port leaves the function as it was.
+    // If a new revision cannot have its port, the function stays as it was.
     let before = node.json(&["describe", "second", "-o", "json"])["revision"].clone();
     let said = refused(&node, "second", first);
     assert!(said.contains("M0431"), "{said}");
@@ -228,7 +228,7 @@ fn a_port_follows_the_live_revision() {
     let mut kept = Connection::open(at(old));
     let mut call = |path: &str| kept.call("GET", path, &[("host", "localhost")], b"");
     assert_eq!(seen(&call("/1"))[2], "/1");
-    // The port of a new revision stays open, also for connections.
+    // The port of a new revision stays open, and so do its connections.
     deploy(&node, "shop", old);
     assert_eq!(seen(&call("/2"))[2], "/2");
     // A revision without traffic has no port.
@@ -240,16 +240,16 @@ fn a_port_follows_the_live_revision() {
     node.ok(&["traffic", "shop", "3=100"]);
     assert_eq!(seen(&get(at(new), "/3"))[2], "/3");
     wait_for("the old port to close", || is_closed(old).then_some(()));
-    // What was open at the old port was a connection to the same function.
+    // The open connection to the old port belonged to the same function.
     node.ok(&["rollback", "shop"]);
     assert_eq!(seen(&get(at(old), "/4"))[2], "/4");
     wait_for("the port of the other revision to close", || is_closed(new).then_some(()));
 
-    // A removed function gives its port back at once.
+    // A removed function releases its port at once.
     node.ok(&["remove", "shop", "--yes"]);
     deploy(&node, "next", old);
     assert_eq!(seen(&get(at(old), "/5"))[0], "next");
-    // A function that no longer asks for a port gives it back too.
+    // A function that no longer asks for a port releases it too.
     node.deploy_ok("next", &[("app.py", SAYS)]);
     wait_for("the port to close", || is_closed(old).then_some(()));
     assert_eq!(shown(&node, "next"), Value::Null);
@@ -276,14 +276,14 @@ fn a_port_is_open_again_after_a_restart_or_the_node_says_why_not() {
     assert_eq!(shown(&node, "lost"), json!({ "number": lost, "problem": problem }));
     assert!(node.ok(&["describe", "lost"]).contains("is not open"));
     assert!(node.log().contains("the port is not open"), "{}", node.log());
-    // That is not in the way of a new revision, and no other function gets the port.
+    // This does not stop a new revision, and no other function gets the port.
     deploy(&node, "lost", lost);
     assert!(refused(&node, "other", lost).contains("the function lost"));
     drop(program);
     wait_for("the port to be open", || shown(&node, "lost")["url"].is_string().then_some(()));
     assert_eq!(seen(&get(at(lost), "/3"))[0], "lost");
 
-    // The setting of the node holds for functions that it has.
+    // The node's setting also applies to functions that it already has.
     let node = node.stop_and_restart_with(&["--function-ports", "off"]);
     assert!(shown(&node, "mine")["problem"].as_str().is_some_and(|text| text.contains("no port")));
     assert!(is_closed(mine));

@@ -1,10 +1,10 @@
-//! What the node has accepted survives a power cut, and a full disk (reliability: T-PWR, T-ENOSPC).
+//! What the node has accepted survives a power cut and a full disk (reliability: T-PWR, T-ENOSPC).
 //!
-//! The node's data lie on a file system of their own, on a loop device over a file. Bytes that the
+//! The node's data are on a separate file system, on a loop device over a file. Bytes that the
 //! kernel has not sent to the device exist only in memory, so a copy of that file is what a disk
-//! holds after a power cut at that moment. The node is stopped with SIGSTOP during the copy, and a
-//! copy during which the device was written is made again, so that the copy is of one moment. A byte
-//! that is written without a sync shows that the copy can lose something at all.
+//! holds after a power cut at that moment. The copy must be of one moment. Therefore the node is
+//! stopped with SIGSTOP during the copy, and the copy is repeated if the device was written
+//! meanwhile. A byte that is written without a sync shows that the copy can really lose something.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// A mounted file system in a file; unmounted when it is dropped.
+/// A mounted file system in a file. It is unmounted on drop.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -43,7 +43,7 @@ impl Drop for Mount {
     }
 }
 
-/// Copies the image of a mounted file system as it was at one moment.
+/// Copies the image of a mounted file system in its state at one moment.
 fn copy_at_once(mount: &Mount, image: &Path, copy: &Path) {
     let mounts = std::fs::read_to_string("/proc/mounts").expect("proc");
     let line = mounts.lines().find(|line| line.split(' ').nth(1) == Some(text(&mount.0)));
@@ -52,7 +52,8 @@ fn copy_at_once(mount: &Mount, image: &Path, copy: &Path) {
     let read = |file: &str| {
         std::fs::read_to_string(format!("/sys/block/{name}/{file}")).expect("a block device")
     };
-    // Writes that have ended (the fifth number), and those under way.
+    // Returns the number of completed writes (the fifth number), and whether no write is in
+    // progress.
     let writes = || {
         let ended = read("stat").split_whitespace().nth(4).expect("writes").to_owned();
         (ended, read("inflight").split_whitespace().nth(1).expect("writes") == "0")
@@ -82,13 +83,13 @@ fn nothing_that_was_accepted_is_lost_at_a_power_cut() {
     };
     let node = Node::start_in(tempfile::tempdir_in(&mount.0).expect("a folder"), &[]);
     node.deploy_ok("echo", &[("app.mjs", "export default async (event) => event.body;\n")]);
-    // Everything so far is on the disk; from here on only the node syncs.
+    // Everything written so far is on the disk. From here on, only the node syncs.
     assert!(run("sync", &[]));
 
     let accepted: Arc<Mutex<HashMap<usize, String>>> = Arc::default();
     let next = Arc::new(AtomicUsize::new(0));
     let stop = Arc::new(AtomicBool::new(false));
-    // The clients run ahead of each cut by some invocations and then wait for the next.
+    // Before each cut, the clients may send some invocations more, and then wait for the next cut.
     let limit = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
@@ -129,11 +130,11 @@ fn nothing_that_was_accepted_is_lost_at_a_power_cut() {
         limit.store(goal + 100, Ordering::SeqCst);
         wait_for("more accepted invocations", || (count() >= goal).then_some(()));
         std::fs::write(mount.0.join(format!("control-{cut}")), b"x").expect("written");
-        // Only what was answered before the cut must be there after it.
+        // After the cut, only the invocations that were answered before it must be there.
         let known = accepted.lock().expect("not poisoned").clone();
         signal(node.pid(), "STOP");
-        // Each copy is a file of its own: the kernel may still hold the previous loop device, and
-        // blocks of the previous copy with it.
+        // Each copy is a separate file. The kernel may still hold the previous loop device, and
+        // with it blocks of the previous copy.
         let copy = outer.path().join(format!("copy-{cut}"));
         copy_at_once(&mount, &image, &copy);
         signal(node.pid(), "CONT");
@@ -203,7 +204,7 @@ fn a_full_disk_refuses_what_it_cannot_keep_and_loses_nothing() {
     let block = vec![1; 1 << 20];
     while std::io::Write::write_all(&mut file, &block).is_ok() {}
     let body = vec![b'x'; 200 << 10];
-    // The database may still have free pages of its own.
+    // The database may still have free pages in its file.
     let refused = wait_for("the disk to be full for the journal", || {
         let answer = accept(&body);
         (answer.status != 202).then_some(answer)

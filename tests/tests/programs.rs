@@ -1,12 +1,13 @@
-//! Services of the node for programs and servers, over HTTP with curl and with Python's own client.
+//! The node's services for programs and servers over HTTP, used with curl and with Python's own
+//! client.
 
 use std::time::{Duration, Instant};
 
 use mote_tests::mqtt::{self, Broker};
 use mote_tests::{Node, repository, skip, wait_for};
 
-/// Runs curl with the arguments that the body has, one per line, after the address of the services.
-/// The answer is its output: the status, fields that matter, and the body.
+/// Runs curl with the arguments in the body, one per line, after the address of the services. The
+/// answer is curl's output: the status, the relevant fields, and the body.
 const SHELL: &str = r##"#!/bin/sh
 set -f
 IFS='
@@ -89,7 +90,7 @@ fn deploy_shell(node: &Node, name: &str, rest: &str) {
     node.deploy_ok(name, &[("ask.sh", SHELL), ("mote.toml", &manifest)]);
 }
 
-/// What a program of this function gets for `curl ARGS $MOTE_SERVICES PATH`.
+/// Returns what a program of this function gets for `curl ARGS $MOTE_SERVICES PATH`.
 fn curl(node: &Node, name: &str, path: &str, args: &[&str]) -> String {
     let answer =
         node.post(&format!("/{name}"), format!("{path}\n{}\n", args.join("\n")).as_bytes());
@@ -136,7 +137,7 @@ fn a_shell_script_keeps_state() {
     let full = ask("/kv/large", &["-XPUT", &format!("-d{}", "x".repeat(2000))]);
     assert!(full.ends_with("|507||full"), "{full}");
     assert_eq!(node.ok(&["kv", "get", "shared:site", "theme"]), "dark");
-    // What cannot be done is named.
+    // The answer names what cannot be done.
     let wrong = ask("/kv/a?shard=x", &[]);
     assert!(
         wrong.starts_with("unknown parameter \"shard\"") && wrong.ends_with("|400||invalid"),
@@ -181,7 +182,7 @@ fn a_shell_script_calls_functions() {
         gone.starts_with("no function named server") && gone.ends_with("|404||failed"),
         "{gone}"
     );
-    // The chain of callers holds through a program.
+    // The chain of callers is also tracked through a program.
     let cycle = ask("/call/called/back?to=/call/called", &[]);
     let text = "a cycle of calls: called calls shell calls called";
     assert!(cycle.contains("a cycle of calls: shell calls called calls shell"), "{cycle} {text}");
@@ -262,12 +263,13 @@ fn a_server_names_the_invocation_that_asks() {
     assert!(status == 400 && text.contains("not an id"), "{text}");
     let (_, text) = ask("to=/call/server?to%3D/kv/n");
     assert!(text.contains("a cycle of calls: server calls server"), "{text}");
-    // A client cannot choose the invocation.
+    // A client cannot choose the id of the invocation.
     let fields = [("mote-invocation", "01ARZ3NDEKTSV4RRFFQ69G5FAV")];
     let answer = node.call("GET", "/server?to=/call/called&show=1", &fields, b"");
     let seen = answer.text();
     assert!(seen.len() == 30 && !seen.contains("01ARZ3NDEKTSV4RRFFQ69G5FAV"), "{seen}");
-    // Without the token, nothing is answered: an address that somebody else chose is of no use.
+    // Without the token the services do not answer, so an address that somebody else chose is of no
+    // use.
     let base = "to=/../../kv/n&unnamed=1";
     let (status, text) = ask(base);
     assert!(status == 404, "{text}");

@@ -1,5 +1,5 @@
-//! Clients behind a proxy: HAProxy in front of a node that only this machine reaches, and clients on
-//! another machine.
+//! Clients behind a proxy: HAProxy in front of a node that only this machine can reach, and clients
+//! on another machine.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -10,14 +10,15 @@ use mote_tests::{Answer, Node, call_at, free_address, free_port, is_root, skip, 
 const TELLS: &str = "def handle(event, ctx):\n    return 'ran'\n";
 const OPEN: &str = "version = 1\n[access]\nmode = \"public\"\n";
 
-/// A running proxy, which ends when it is dropped.
+/// A running proxy. It ends on drop.
 struct Proxy {
     child: Child,
     _folder: tempfile::TempDir,
 }
 
 impl Proxy {
-    /// A proxy at `listen` whose side to the node is these lines of HAProxy's configuration.
+    /// Starts a proxy at `listen`. `backend` is the part of HAProxy's configuration for the node's
+    /// side.
     fn start(listen: SocketAddr, backend: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("haproxy.cfg");
@@ -41,7 +42,8 @@ impl Drop for Proxy {
     }
 }
 
-/// What calls of a function that only this machine may call, and of one that everyone may, lead to.
+/// Returns the statuses of calls of two functions: one that only this machine may call, and one
+/// that everyone may call.
 fn statuses(at: SocketAddr, fields: &[(&str, &str)]) -> (u16, u16) {
     let call = |name: &str| -> Answer { call_at(at, "GET", &format!("/{name}"), fields, b"") };
     (call("inner").status, call("open").status)
@@ -68,7 +70,7 @@ fn clients_behind_a_proxy_are_other_machines() {
     let away: SocketAddr = (far.near, free_port()).into();
     let trusted = ["--trusted-proxies", "127.0.0.1"];
     for (flags, side, expected) in [
-        // Without the setting, a proxy opens what is for this machine only.
+        // Without the setting, a proxy exposes functions that are meant for this machine only.
         (&[][..], "  mode http\n  option forwardfor\n  server n NODE", (200, 200)),
         (&trusted[..], "  mode http\n  option forwardfor\n  server n NODE", (403, 200)),
         (&trusted[..], "  mode http\n  option forwardfor\n  server n NODE proto h2", (403, 200)),

@@ -1,4 +1,4 @@
-//! Functions that publish, and results that go to a topic, against a real Mosquitto.
+//! Functions that publish messages, and results that go to a topic, with a real Mosquitto broker.
 
 use mote_tests::mqtt::{self, Broker, Relay, Subscriber};
 use mote_tests::{Node, free_address, skip, wait_for};
@@ -11,7 +11,7 @@ macro_rules! needs_mosquitto {
     };
 }
 
-/// Publishes what the body describes; answers `published`, or the error's code and text.
+/// Publishes what the body describes. Answers with `published`, or with the error's code and text.
 const PYTHON: &str = "
 import json
 
@@ -62,12 +62,12 @@ fn functions_publish_with_every_quality_of_service() {
             expected.push(format!("out/{name}/{qos} hello"));
         }
     }
-    // What is not text becomes JSON.
+    // A body that is not text becomes JSON.
     let wish = serde_json::json!({ "topic": "one/ü 1/two", "body": { "a": 1 }, "retain": true });
     assert_eq!(ask(&node, "py", &wish), "published");
     expected.push("one/ü 1/two {\"a\":1}".to_owned());
     let mut found = all.wait(expected.len());
-    // Mosquitto passes a message with QoS 2 on when its exchange is over.
+    // Mosquitto passes a message with QoS 2 on after its exchange is complete.
     found.sort();
     expected.sort();
     assert_eq!(found, expected);
@@ -177,7 +177,7 @@ async def handle(event, ctx):
         });
         assert_eq!(answer, "done");
     }
-    // MQTT 5 keeps the session of the node over the cuts, so nothing arrives twice.
+    // With MQTT 5 the node's session survives the cuts, so no message arrives twice.
     let expected: Vec<_> = (0..500).map(|number| format!("out/x {number}")).collect();
     assert_eq!(all.wait(500), expected);
 }
@@ -218,7 +218,7 @@ def handle(event, ctx):
     assert_eq!(kept.wait(1), ["alerts/work bad"]);
     drop((all, kept));
 
-    // A result waits for a broker that is away.
+    // A result waits while the broker is off.
     let keeps = ["-t", "results/#", "-q", "1", "-c", "-i", "keeps"];
     drop(Subscriber::start(broker.port, &keeps));
     broker.stop();
@@ -304,7 +304,7 @@ fn a_chain_ends_at_a_topic() {
     assert_eq!(all.wait(2), ["alarms/all hot", "alarms/7 {\"id\":7,\"text\":\"hot\"}"]);
     let wrong = node.post("/tell", br#"{"id": "+", "text": "x"}"#);
     assert_eq!((wrong.status, wrong.text().contains("topic")), (400, true), "{}", wrong.text());
-    // A manifest says which topics it may use.
+    // A manifest says which topics the function may use.
     let folder = node.dir.path().join("bounded");
     std::fs::create_dir(&folder).expect("make the folder");
     std::fs::write(folder.join("tell.yaml"), chain).expect("write");

@@ -1,4 +1,4 @@
-//! Rates of functions: what is counted, what a refused caller receives, and what is not counted.
+//! Rates of functions: which calls count, which do not, and what a refused caller receives.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
@@ -16,14 +16,14 @@ fn manifest(limits: &str) -> String {
 
 type Fields<'a> = &'a [(&'a str, &'a str)];
 
-/// Three calls at once, and then none for the rest of the test.
+/// Permits three calls at once, and then none for the rest of the test.
 const THREE: &str = "rate = \"1/h\"\nburst = 3";
 
 fn described(node: &Node, name: &str) -> Value {
     node.json(&["describe", name, "-o", "json"])
 }
 
-/// Calls until one is refused; returns how many were not.
+/// Calls until a call is refused. Returns how many were not.
 fn until_refused(what: &str, refused: impl Fn(&str) -> bool, call: impl Fn() -> String) -> usize {
     for count in 0..20 {
         if refused(&call()) {
@@ -120,7 +120,7 @@ fn each_caller_has_a_rate_of_its_own() {
         .collect();
     let call = |key: &str| node.call("GET", "/meter", &[("x-api-key", key)], b"");
     let accepted = |key: &str| (0..5).filter(|_| call(key).status == 200).count();
-    // The last one finds the rate of the function used up.
+    // The last key finds the function's own rate used up.
     let counts: Vec<usize> = keys.iter().map(|key| accepted(key)).collect();
     assert_eq!(counts, [2, 2, 2, 1]);
     check_refusal(&call(&keys[0]));
@@ -129,7 +129,8 @@ fn each_caller_has_a_rate_of_its_own() {
     assert_eq!(seen["limits"]["caller_rate"]["burst"], 2);
     let text = node.ok(&["describe", "meter"]);
     assert!(text.contains("1/h, burst 7") && text.contains("1/h, burst 2"), "{text}");
-    // Who may not call it uses nothing up, and a deploy with other rates begins anew.
+    // A caller that may not call the function uses up nothing. After a deploy with other rates,
+    // counting starts anew.
     let more = with_key.replace("burst = 7", "burst = 9").replace("burst = 2", "burst = 3");
     node.deploy_ok("meter", &[("app.py", CODE), ("mote.toml", &more)]);
     for _ in 0..20 {
@@ -150,7 +151,8 @@ fn a_forged_address_uses_up_nothing() {
     let limits = manifest("caller_rate = \"1/h\"\ncaller_burst = 2");
     node.deploy_ok("meter", &[("app.py", CODE), ("mote.toml", &limits)]);
     let at = SocketAddr::from((far.near, node.coap.port()));
-    // What a forged source could send: it never sees the value that it would have to repeat.
+    // Sends what a client with a forged source could send. Such a client never sees the value that
+    // it would have to repeat.
     for id in 0..5 {
         let code = far.run(|| {
             let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
@@ -164,7 +166,7 @@ fn a_forged_address_uses_up_nothing() {
         assert_eq!(code, 0x81, "4.01, with Echo");
     }
     assert_eq!(described(&node, "meter")["requests"]["total"], 0);
-    // libcoap repeats the value.
+    // libcoap repeats the value, so its calls are accepted.
     let call = || {
         let output = Command::new(coap_client().expect("libcoap"))
             .args(["-m", "get", "-B", "20", &format!("coap://{at}/meter")])

@@ -1,4 +1,4 @@
-//! A client that begins a body and stops does not block other clients.
+//! A client that starts a body and then stops does not block other clients.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use mote_tests::{Node, call_at};
 
-/// One call at a time, in one instance; a call without a place would wait for a minute.
+/// One call at a time, in one instance. A call without a place would wait for a minute.
 const LIMITS: &str = "[limits]\ntimeout = \"60s\"\nconcurrency = 1\n[scale]\nmax = 1\n";
 /// A program under the contract of OpenFaaS' classic watchdog.
 const PROGRAM: &str = "runtime = \"exec\"\ncompat = \"openfaas\"\ncommand = [\"wc\", \"-c\"]\n";
 const PYTHON: &str = "def handle(event, ctx):\n    return str(len(event.body))\n";
 const LENGTH: usize = 200_000;
 
-/// Begins a request and stops after three quarters of its body.
+/// Begins a request, and stops after three quarters of its body.
 fn begun(address: SocketAddr, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("the node listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
@@ -47,7 +47,7 @@ fn calls_are_served_while_other_bodies_are_on_their_way() {
         [(node.http, "/length"), (openfaas, "/function/length"), (node.http, "/program")]
     {
         let slow: Vec<_> = (0..4).map(|_| begun(address, path)).collect();
-        // More calls than the worker accepts ahead of the one that runs.
+        // These are more calls than the worker accepts in advance.
         for _ in 0..20 {
             let answer = call_at(address, "POST", path, &[], b"abc");
             assert_eq!((answer.status, answer.text().trim()), (200, "3"), "{path}");

@@ -24,7 +24,7 @@ fn two_hundred_functions_come_back_after_kill_9() {
     let pid = node.pid();
     let node = node.crash_and_restart();
     println!("ready after {} ms with {FUNCTIONS} functions", node.ready_after.as_millis());
-    // `make bench-footprint` measures the exact time: on a shared machine a test cannot prove a
+    // `make bench-footprint` measures the exact time. On a shared machine, a test cannot prove a
     // duration.
     let limit = Duration::from_secs(20) * mote_tests::SLOWNESS;
     assert!(node.ready_after < limit, "{:?}", node.ready_after);
@@ -45,8 +45,7 @@ fn two_hundred_functions_come_back_after_kill_9() {
 fn a_node_that_is_still_starting_ends_when_it_is_told_to() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = |name: &str| dir.path().join(name);
-    // A compiler that does not print its version before it is killed, and that records the
-    // question.
+    // A fake compiler that is killed before it prints its version. It records that it was asked.
     let fake = format!(
         "#!/bin/sh\ntouch {0}\nexec cat {1}\n",
         path("asked").display(),
@@ -71,9 +70,9 @@ fn a_node_that_is_still_starting_ends_when_it_is_told_to() {
     wait_for("the compiler to be asked", || path("asked").exists().then_some(()));
     signal(node.id(), "TERM");
     let ended = wait_for("the end of the start", || node.try_wait().expect("a child"));
-    // The process that it started reads to the end of this.
+    // Opening the file for writing lets the process that the compiler started read to its end.
     let _ = std::fs::OpenOptions::new().write(true).custom_flags(0o4000).open(path("never"));
-    // The question was asked before the node was ready, because it waits for the compiler until the
+    // The compiler was asked before the node was ready, because the node waits for it up to the
     // time limit.
     let log = std::fs::read_to_string(path("log")).expect("a log");
     assert!(
@@ -82,7 +81,7 @@ fn a_node_that_is_still_starting_ends_when_it_is_told_to() {
     );
 }
 
-/// A node with a running instance, and its process id.
+/// Starts a node with a running instance. Also returns the node's process id.
 fn serving() -> (Node, u32) {
     let node = Node::start();
     node.deploy_ok("f", &[("app.py", "def handle(event, ctx):\n    return 'here'\n")]);
@@ -123,8 +122,8 @@ fn the_next_start_removes_what_kill_9_left() {
     assert_eq!(node.get("/f").text(), "here");
 }
 
-/// A file with accepted calls or state that is gone or damaged is no reason not to start, and no
-/// reason to be silent.
+/// If a file with accepted calls or state is missing or damaged, the node must still start, but
+/// must report it.
 #[test]
 fn lost_databases_are_said_and_the_node_goes_on() {
     let code = "def handle(event, ctx):\n    return str(ctx.kv.increment('n'))\n";
@@ -137,7 +136,7 @@ fn lost_databases_are_said_and_the_node_goes_on() {
         (|path| std::fs::write(path, "").unwrap(), "is missing or empty"),
         (
             |path| {
-                // The log has whole pages, from which SQLite would restore the file.
+                // The log contains whole pages, from which SQLite would restore the file.
                 let _ = std::fs::remove_file(path.with_extension("db-wal"));
                 std::fs::File::options().write(true).open(path).unwrap().set_len(4_096).unwrap();
             },
@@ -149,7 +148,7 @@ fn lost_databases_are_said_and_the_node_goes_on() {
         ),
     ];
     for (damage, expected) in damages {
-        // Both files are made anew; the node has forgotten nothing silently.
+        // Both files are made anew, and the node has reported the loss.
         assert_eq!(node.get("/f").text(), "1");
         let accepted = node.call("POST", "/f", &[("prefer", "respond-async")], b"");
         assert_eq!(accepted.status, 202, "{}", accepted.text());
@@ -167,7 +166,7 @@ fn lost_databases_are_said_and_the_node_goes_on() {
         }
     }
     assert!(data.join("state.db.damaged-2").exists() && data.join("journal.db.damaged-2").exists());
-    // A file that nobody touched is no finding.
+    // An untouched file is not reported.
     assert_eq!(node.get("/f").text(), "1");
     let node = node.crash_and_restart();
     assert_eq!(node.get("/f").text(), "2");
@@ -256,12 +255,12 @@ fn functions_that_are_deployed_at_each_start_get_a_revision_only_when_they_chang
     assert_eq!(revisions(&node), 1);
     let node = node.restart_after(false, || write("two"));
     said(&node, "hello@2 is live");
-    // A rollback stays.
+    // A rollback stays in effect.
     node.ok(&["rollback", "hello"]);
     let node = node.stop_and_restart();
     said(&node, "hello has not changed; @1 stays live");
     assert_eq!((revisions(&node), node.get("/hello").text().as_str()), (2, "one"));
-    // A person who deploys the same code says that it should be live.
+    // If somebody deploys the same code, that code must become live.
     assert!(node.ok(&["deploy", folder.to_str().expect("text")]).contains("hello@3 is live"));
     assert_eq!(node.get("/hello").text(), "two");
 }

@@ -13,7 +13,7 @@ fn says(number: u64) -> String {
     format!("def handle(event, ctx):\n    return '{number}'\n")
 }
 
-/// The same function with enough work that calls often wait at the test's rate.
+/// The same function with so much work that calls often wait at the rate of the test.
 fn works_and_says(number: u64) -> String {
     format!("import time\ndef handle(event, ctx):\n    time.sleep(0.0015)\n    return '{number}'\n")
 }
@@ -79,7 +79,7 @@ fn rolling_back_goes_to_what_was_live_before_and_lasts() {
     assert_eq!(node.get("/f").text(), "1", "rolling back twice goes further back");
     refused(&node.mote(&["rollback", "f"]), 3, &["M0412", "f has no earlier live revision"]);
     refused(&node.mote(&["rollback", "f", "9"]), 3, &["M0412", "f has no revision 9"]);
-    // The broken revision is stored, and it receives no traffic in this way either.
+    // The broken revision is stored, but does not receive traffic in this way either.
     refused(&node.mote(&["rollback", "f", "4"]), 8, &["M0411", "| ModuleNotFoundError"]);
     assert_eq!(node.get("/f").text(), "1");
     node.ok(&["rollback", "f", "3"]);
@@ -110,8 +110,8 @@ fn a_tagged_revision_is_reached_by_its_tag_alone() {
     }
     deploy_ok(&node, 3, &["--no-traffic"]);
     assert_eq!((node.get("/f").text(), node.get("/f@next").text()), ("1".into(), "2".into()));
-    // A plain deploy takes the traffic and leaves the tag; a large number of them does not prune
-    // the tagged revision.
+    // A plain deploy moves the traffic and leaves the tag. Many such deploys do not remove the
+    // tagged revision.
     for number in 4..=16 {
         deploy_ok(&node, number, &[]);
     }
@@ -136,7 +136,7 @@ fn a_split_is_checked_and_outlives_a_restart() {
         (&["1=90", "2=20"][..], 2, &["M0413", "110 %"][..]),
         (&["1=50", "9=50"], 3, &["M0412", "no revision 9"]),
         (&["1:Next=0"], 2, &["M0413", "tag `Next`"]),
-        // One revision is broken, so nothing changes, not even for the other one.
+        // One of the revisions is broken, so nothing changes, not even for the other revision.
         (&["1=50", "3=50"], 8, &["M0411", "f@3"]),
     ] {
         refused(&node.mote(&[&["traffic", "f"], shares].concat()), exit, words);
@@ -164,7 +164,7 @@ fn a_split_is_checked_and_outlives_a_restart() {
     assert_eq!(revisions(&node)[1].2, 100, "revision 2 had everything before the split");
 }
 
-/// A change that was made while callers called, and the revisions that may answer after its end.
+/// A change that was made while callers called, and the revisions that may answer after it.
 struct Operation {
     begun: Instant,
     ended: Instant,
@@ -179,7 +179,7 @@ struct Rollout {
 }
 
 impl Rollout {
-    /// Makes a change after which exactly these revisions answer.
+    /// Makes a change after which only these revisions may answer.
     fn operate(&mut self, allowed: &[u64], work: impl FnOnce(&Node)) {
         let begun = Instant::now();
         work(&self.node);
@@ -217,8 +217,9 @@ impl Rollout {
         });
     }
 
-    /// Revisions that may answer a request: from those of the last change that had ended when the
-    /// request began, to those of the last change that had begun when it ended.
+    /// Returns the revisions that may answer a request. These are the revisions of the last change
+    /// that had ended when the request began, those of the last change that had begun when the
+    /// request ended, and all between.
     fn allowed(&self, sample: &Sample) -> BTreeSet<u64> {
         let first = self.operations.iter().rposition(|o| o.ended <= sample.begun).unwrap();
         let last = self.operations.iter().rposition(|o| o.begun <= sample.ended).unwrap();
@@ -303,7 +304,8 @@ fn callers_never_notice_a_switch() {
     }
 }
 
-/// Checks that no request failed, and that each answer is from a revision that might give it.
+/// Checks that no request failed, and that each answer comes from a revision that was allowed to
+/// give it.
 fn judge(rollout: &Rollout, samples: &[Sample]) {
     let failed: Vec<_> = samples.iter().filter(|sample| sample.body.is_err()).collect();
     assert!(failed.is_empty(), "{} failed: {:?}", failed.len(), &failed[..failed.len().min(5)]);

@@ -37,7 +37,7 @@ fn deploy(node: &Node, name: &str, manifest: &str) {
     node.deploy_ok(name, &[("app.py", SAYS), ("mote.toml", manifest)]);
 }
 
-/// A request to the node under another name.
+/// Sends a request to the node under another host name.
 fn at(node: &Node, host: &str, method: &str, path: &str) -> Answer {
     call_at(node.http, method, path, &[("host", host)], b"")
 }
@@ -47,7 +47,7 @@ fn seen(answer: &Answer) -> Value {
     answer.json()
 }
 
-/// Status, `location` and body that curl received over HTTP/2.
+/// Returns status, `location` and body that curl received over HTTP/2.
 fn over_h2(http: SocketAddr, host: &str, path: &str) -> (String, String, String) {
     let url = format!("http://{http}{path}");
     let form = "\n%{http_version} %{http_code}\n%header{location}";
@@ -71,7 +71,7 @@ fn paths_lead_to_functions_with_their_parameters() {
     assert_eq!(seen(&get("/orders/a%20b")), order);
     assert_eq!(seen(&at(&node, "localhost", "PUT", "/orders/a%20b")), order);
     assert_eq!(at(&node, "localhost", "HEAD", "/orders/1").status, 200);
-    // Its own path stays, and has no parameters.
+    // The function's own path still works, and has no parameters.
     assert_eq!(seen(&get("/shop/orders/1")), json!(["shop", "/orders/1", {}, null]));
     let other = at(&node, "localhost", "POST", "/orders/1");
     assert_eq!((other.status, other.header("allow")), (405, Some("GET, PUT, HEAD")));
@@ -89,7 +89,7 @@ fn paths_lead_to_functions_with_their_parameters() {
     ] {
         assert!(described.contains(text), "{text} in {described}");
     }
-    // Only the node says what the parameters are.
+    // Only the node sets the parameters, so a caller's fields are dropped.
     for (path, field) in [("/shop", "mote-params"), ("/orders/1", "mote_params")] {
         let forged = [("host", "localhost"), (field, "id=9")];
         let told = seen(&call_at(node.http, "GET", path, &forged, b""));
@@ -117,8 +117,8 @@ fn hosts_come_first_and_names_before_other_paths() {
     ] {
         assert_eq!(seen(&at(&node, host, "GET", path)), expected, "{host}{path}");
     }
-    // A function named like the first segment of another one's route takes the path, but what its
-    // own routes say comes before its name.
+    // A function named like the first segment of another function's route takes the path. The
+    // routes of the other function that are more specific still take precedence over the name.
     let own = "version = 1\n[access]\nmode = \"public\"\n[[route]]\npath = \"/orders/{n}/own\"\n";
     deploy(&node, "orders", own);
     assert_eq!(
@@ -127,7 +127,7 @@ fn hosts_come_first_and_names_before_other_paths() {
     );
     let placed = json!(["orders", "/orders/1/own", {"n": "1"}, null]);
     assert_eq!(seen(&at(&node, "localhost", "GET", "/orders/1/own")), placed);
-    // What belongs to the node stays with it.
+    // The paths of the node itself stay with the node.
     for host in ["localhost", "shop.example.org"] {
         for path in ["/_invocations/x", "/_other"] {
             assert_eq!(at(&node, host, "GET", path).status, 404, "{host}{path}");
@@ -165,7 +165,7 @@ fn a_route_belongs_to_one_function_and_follows_its_revisions() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("M0422"), "{text}");
     assert!(text.contains("shop") && text.contains("/orders/{number}"), "{text}");
-    // Of two that are deployed at the same time, one gets the route.
+    // If two functions are deployed at the same time, only one gets the route.
     std::thread::scope(|scope| {
         let twin = "version = 1\n[[route]]\npath = \"/twins/{x}\"\n";
         let node = &node;
@@ -175,10 +175,10 @@ fn a_route_belongs_to_one_function_and_follows_its_revisions() {
         let live = both.map(|one| one.join().expect("a deploy").status.success());
         assert_eq!(live.iter().filter(|live| **live).count(), 1, "{live:?}");
     });
-    // With another method it is another route.
+    // With another method it is a different route.
     deploy(&node, "maker", &taken.replace("GET", "POST"));
     assert_eq!(seen(&at(&node, "localhost", "POST", "/orders/1"))[0], "maker");
-    // A redeploy without the routes gives them up, and the other function may have them.
+    // A deploy without the routes releases them, and the other function may have them.
     deploy(&node, "shop", "version = 1\n");
     wait_for("the route to go", || {
         (at(&node, "localhost", "GET", "/orders/1").status == 405).then_some(())
@@ -186,7 +186,7 @@ fn a_route_belongs_to_one_function_and_follows_its_revisions() {
     deploy(&node, "thief", taken);
     assert_eq!(seen(&at(&node, "localhost", "GET", "/orders/1"))[0], "thief");
     node.ok(&["rollback", "maker", "1"]);
-    // Routes are there again after a restart, and go with their function.
+    // Routes are in place again after a restart, and are removed with their function.
     let node = node.crash_and_restart();
     assert_eq!(seen(&at(&node, "localhost", "GET", "/orders/1"))[0], "thief");
     node.ok(&["remove", "thief", "--yes"]);
@@ -203,13 +203,14 @@ fn traffic_and_hosts_are_checked_too() {
     std::fs::write(folder.join("mote.toml"), with("/two/{x}")).expect("written");
     node.ok(&["deploy", folder.to_str().expect("UTF-8"), "--name", "a", "--no-traffic"]);
     node.ok(&["traffic", "a", "1=40", "2=60"]);
-    // The route of the first revision is free now, so the revision cannot have it again.
+    // The route of the first revision is free now. `b` takes it, so the revision cannot have it
+    // again.
     deploy(&node, "b", &with("/one/{y}"));
     let output = node.mote(&["traffic", "a", "1=100"]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("M0422"), "{text}");
     assert_eq!(seen(&at(&node, "localhost", "GET", "/one/1"))[0], "b");
-    // A redirect holds also where a revision without it is picked.
+    // A redirect applies even if a revision without it is picked.
     deploy(&node, "d", "version = 1\n");
     let folder = node.dir.path().join("src/d");
     let away = "version = 1\n[[route]]\npath = \"/away\"\nredirect = \"/one/1\"\n";
@@ -263,12 +264,12 @@ fn a_route_opens_nothing_that_its_function_closes() {
         let answer = seen(&call_at(node.http, "GET", "/held/it", &with, b""));
         assert_eq!(answer[3], "web");
     }
-    // A redirect tells only those its target who may call the function.
+    // A redirect reveals its target only to callers that may call the function.
     let away = "version = 1\n[access]\nmode = \"key\"\n[[route]]\npath = \"/away\"\nredirect = \"/held/it\"\n";
     deploy(&node, "away", away);
     let answer = at(&node, "localhost", "GET", "/away");
     assert_eq!((answer.status, answer.header("location")), (401, None));
-    // Under a foreign name, a page of another site may be the caller.
+    // Under a foreign host name, the caller could be a page of another site.
     assert_eq!(at(&node, "a.example", "GET", "/in/1").status, 403);
     assert_eq!(at(&node, "localhost", "GET", "/in/1").status, 200);
 }

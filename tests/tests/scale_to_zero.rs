@@ -1,11 +1,11 @@
-//! A scaled-to-zero function loses no call, in particular none that arrives while its last instance
-//! is being stopped (T-ZERO).
+//! A function that was scaled to zero loses no call, not even one that arrives while its last
+//! instance is being stopped (T-ZERO).
 //!
 //! A caller calls again at about the time at which the idle time ends, a little earlier or later
-//! each time, and learns from each answer whether an instance had to start. Between two such calls
-//! there is a burst. The stops that coincided with an arrival are counted afterwards: the times of
-//! stops in the function's log are compared with the times of sends, both by the clock of this
-//! machine.
+//! each time. It learns from each answer whether an instance had to start. Between two such calls
+//! there is a burst. Afterwards the test counts the stops that coincided with an arrival. For this
+//! it compares the times of stops in the function's log with the times of sends, both on the clock
+//! of this machine.
 //!
 //! `MOTE_LONG=1` makes a million calls and at least 20,000 such stops, in 35 minutes at most.
 
@@ -19,32 +19,32 @@ use mote_tests::log::{LogLine, unix_us};
 use mote_tests::schedule::pace_until;
 use mote_tests::{Answer, Connection, Node, has_one_processor, is_long, skip, wait_for};
 
-/// Longer than the interval at which the node checks a working function, so that the time of a stop
-/// is exact.
+/// The idle time is longer than the interval at which the node checks a working function, so that
+/// the time of a stop is exact.
 const IDLE: Duration = Duration::from_millis(22);
-/// A stop and an arrival coincide when they are no further apart than this.
+/// A stop and an arrival coincide if they are at most this far apart.
 const OVERLAP_US: u64 = 1_000;
-/// The largest distance of calls from the target time.
+/// The largest distance of a call from its target time.
 const JITTER_US: u64 = 600;
 const CALLERS: u32 = 4;
-/// Most failures that are kept as text.
+/// The most failures that are kept as text.
 const SHOWN_MAX: usize = 10;
 
 struct Kind {
     name: &'static str,
-    /// Fewest calls.
+    /// The smallest number of calls.
     calls: u32,
-    /// Fewest stops that coincide with an arrival.
+    /// The smallest number of stops that coincide with an arrival.
     overlaps: u32,
-    /// Calls in a burst between two stops.
+    /// Number of calls in a burst between two stops.
     burst: u32,
     length_max: Duration,
-    /// The number of functions of this kind, which are called in parallel because most of the time
-    /// is spent waiting for the idle time. Calls and stops are those of all of them together.
+    /// Number of functions of this kind. They are called in parallel, because most of the time is
+    /// spent waiting for the idle time. The counts of calls and stops are totals over all of them.
     functions: u32,
 }
 
-/// A program of 156 bytes that writes `ok`, the fastest possible start.
+/// A program of 156 bytes that writes `ok`. It is the fastest possible start.
 fn tiny_program() -> Option<Vec<u8>> {
     if !cfg!(target_arch = "x86_64") {
         return None;
@@ -106,7 +106,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Makes one call; returns whether an instance had to start for it.
+    /// Makes one call. Returns whether an instance had to start for it.
     fn call(&mut self, connection: &mut Connection, http: SocketAddr, path: &str) -> bool {
         self.calls += 1;
         let failure = match connection.try_call("POST", path, &[], b"x") {
@@ -141,7 +141,7 @@ fn is_cold(answer: &Answer) -> bool {
     init.is_some_and(|init| init != "0")
 }
 
-/// Stops and the arrivals that coincided with them.
+/// Stops, and the arrivals that coincided with them.
 #[derive(Default)]
 struct Overlaps {
     sends: Vec<u64>,
@@ -174,7 +174,7 @@ impl Overlaps {
     }
 }
 
-/// The target time of the next call: it approaches the latest time at which a call still finds the
+/// The target time of the next call. It approaches the latest time at which a call still finds the
 /// instance.
 struct Aim {
     offset_us: i64,
@@ -182,7 +182,7 @@ struct Aim {
 }
 
 impl Aim {
-    /// The time of the next call after the last answer.
+    /// Returns how long after the last answer the next call is made.
     fn next(&mut self) -> Duration {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let jitter_us = ((self.random >> 33) % (2 * JITTER_US)) as i64 - JITTER_US as i64;
@@ -190,15 +190,15 @@ impl Aim {
         Duration::from_micros(us.max(0) as u64)
     }
 
-    /// After a stop before the call, the next call is earlier. A call in time makes the next one
-    /// later by less, because only stops count.
+    /// If the instance stopped before the call, the next call is earlier. If the call came in time,
+    /// the next call is later, but by less, because only stops count.
     fn learn(&mut self, cold: bool) {
         let moved = self.offset_us + if cold { -25 } else { 75 };
         self.offset_us = moved.clamp(-5_000, 20_000);
     }
 }
 
-/// Calls until there were enough calls and stops, or the time is over.
+/// Calls until there were enough calls and stops, or until the time is over.
 fn run(node: &Node, kind: &Kind, name: &str) -> (Seen, Overlaps) {
     let path = format!("/{name}");
     let http = node.http;
@@ -323,7 +323,7 @@ fn no_call_is_lost_to_a_stop() {
         );
         assert_eq!(seen.failed, 0, "{}: {:?}", kind.name, seen.failures);
         assert!(!overlaps.missed_lines, "the log was too fast to follow");
-        // A kernel with long system calls and one processor does not reach the numbers in time.
+        // A kernel with slow system calls and one processor does not reach the numbers in time.
         let is_small = has_one_processor() || mote_tests::SLOWNESS > 1;
         if is_small && (seen.calls < kind.calls || overlaps.met < kind.overlaps) {
             skip(kind.name, "this machine is too slow for so many calls");

@@ -1,7 +1,7 @@
 //! Instances follow demand on a real node: from zero to many and back, without a lost call
 //! (T-ELA-1, R102 to R106).
 //!
-//! Callers keep a schedule of their own; no test waits for a condition by sleeping.
+//! Callers follow a schedule, and no test waits for a condition by sleeping.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,8 +15,8 @@ use mote_tests::{Connection, Node, wait_for};
 /// Longest wait for the instances that a load needs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Programs in instances. (The node keeps a few sandboxes that run no program yet, or a prewarmed
-/// interpreter.)
+/// Counts the programs in instances. The node also keeps a few sandboxes that run no program yet,
+/// or a prewarmed interpreter.
 fn programs(node: &Node) -> usize {
     mote_tests::programs(node.pid()).len()
 }
@@ -28,7 +28,7 @@ fn works(ms: u32) -> String {
     )
 }
 
-/// The observations of callers until they were stopped.
+/// The observations of the callers until they were stopped.
 #[derive(Default)]
 struct Tally {
     answered: AtomicU64,
@@ -36,8 +36,8 @@ struct Tally {
     other: AtomicU64,
 }
 
-/// Calls `path` from `callers` connections at once until `instances` have answered; returns the
-/// time that this took. A refused caller tries again after a short pause.
+/// Calls `path` from `callers` connections at once until `instances` different instances have
+/// answered. Returns how long that took. A refused caller tries again after a short pause.
 fn call_until(
     http: SocketAddr,
     path: &'static str,
@@ -95,7 +95,7 @@ fn scale_to_zero_and_back() {
     let deployed = node.deploy("f", &[("app.py", &works(0)), ("mote.toml", manifest)]);
     let said = String::from_utf8_lossy(&deployed.stderr);
     assert!(deployed.status.success(), "{said}");
-    // A start of Python takes longer than 50 ms nearly everywhere; where it is faster, there is no
+    // Nearly everywhere a start of Python takes longer than 50 ms. On a faster machine there is no
     // warning.
     println!("{}", said.lines().find(|line| line.contains("scale.idle")).unwrap_or("no warning"));
     let deployed = node.deploy(
@@ -150,8 +150,8 @@ fn scale_workload_steady() {
 #[test]
 fn refused_or_queued_requests_count_as_demand() {
     let node = Node::start();
-    // One instance answers 20 per second, so a rule that counts answers would never ask for another
-    // one.
+    // One instance answers 20 calls per second, so a rule that counts answers would never ask for a
+    // second instance.
     for (path, name, policy) in
         [("/auto", "auto", ""), ("/rps", "rps", "policy = \"rps\"\ntarget = 25\n")]
     {
@@ -199,7 +199,7 @@ fn no_request_is_lost_at_idle_stops() {
                 let mut state = at as u64 + 1;
                 let mut failures = Vec::new();
                 for _ in 0..CALLS {
-                    // Gaps of 15 to 70 ms, around the idle time and the interval of the node's
+                    // The gaps are 15 to 70 ms, around the idle time and the interval of the node's
                     // checks.
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let gap = Duration::from_micros(15_000 + (state >> 33) % 55_000);

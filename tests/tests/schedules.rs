@@ -1,5 +1,5 @@
-//! Functions that run by themselves: at their times, across restarts and crashes, and not after
-//! they have been removed.
+//! Functions that run by schedule: at their times, across restarts and crashes, and no longer after
+//! they were removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use mote_tests::{Node, repository, skip, wait_for};
 use serde_json::{Value, json};
 
-/// Longest time until a run that is due reports; a loaded machine needs some of it.
+/// Longest time until a due run reports. A loaded machine needs some of it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server outside that receives one line of JSON from each run of a function.
+/// A server outside of the node that receives one line of JSON from each run of a function.
 struct Reports {
     port: u16,
     lines: Receiver<Value>,
@@ -28,7 +28,7 @@ impl Reports {
             for stream in listener.incoming().flatten() {
                 let mut line = String::new();
                 let read = BufReader::new(stream).read_line(&mut line);
-                // A run that was killed may have sent a part.
+                // A killed run may have sent only a part of the line.
                 let Ok(report) = serde_json::from_str(&line) else { continue };
                 if read.is_err() || sender.send(report).is_err() {
                     return;
@@ -42,7 +42,7 @@ impl Reports {
         self.lines.recv_timeout(PATIENCE).expect("a run")
     }
 
-    /// Waits for a run that fits.
+    /// Waits for a run for which `fits` returns true.
     fn wait(&self, fits: impl Fn(&Value) -> bool) -> Value {
         loop {
             let report = self.next();
@@ -74,7 +74,8 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// The second at which a run was due: RFC 3339 in UTC, as seconds since 1970.
+/// Returns the second at which a run was due. The report has it as RFC 3339 in UTC, the result is
+/// in seconds since 1970.
 fn due(report: &Value) -> u64 {
     let text = report["due"].as_str().unwrap();
     let number = |range: std::ops::Range<usize>| text.get(range).unwrap().parse::<u64>().unwrap();
@@ -135,7 +136,7 @@ fn a_function_runs_by_its_schedules_until_it_is_removed() {
     let since = now_s();
     reports.wait(|report| due(report) >= since);
 
-    // A function that has been removed does not run, although another one does.
+    // A removed function does not run, while another function still does.
     node.ok(&["remove", "f", "--yes"]);
     let removed = now_s();
     assert!(schedules(&node).is_empty());
@@ -183,7 +184,7 @@ fn a_node_refuses_a_zone_that_only_the_client_knows() {
     assert!(!is_deployed && said.contains(expected), "{said}");
 }
 
-/// The times of the runs of a function that fall into the seconds between two moments.
+/// Returns the times of a function's runs that lie between two seconds.
 fn between(runs: &BTreeMap<String, BTreeSet<u64>>, name: &str, from: u64, to: u64) -> Vec<u64> {
     runs.get(name).into_iter().flatten().copied().filter(|due| (from..to).contains(due)).collect()
 }
@@ -225,11 +226,11 @@ fn a_restart_makes_up_for_what_the_manifest_says() {
         note(&reports.next(), &mut runs);
     }
     let (from, to) = off;
-    // Of a restart that takes less than a minute, the newest time runs with each policy.
+    // For a restart that takes less than a minute, the newest time runs with every policy.
     assert!(between(&runs, "skip", from, to).len() <= 1, "{runs:?}");
     let all: Vec<u64> = (from..to).collect();
     assert_eq!(between(&runs, "run-all", from, to), all, "{runs:?}");
-    // One run stands for all times from the stop to the start, which may be after `to`.
+    // One run stands for all times from the stop to the start. Its time may be after `to`.
     assert!(between(&runs, "run-once", from, to).len() <= 1, "{runs:?}");
     let since = runs["run-once"].range(from..).next().copied().unwrap();
     let first_of_all = runs["run-all"].range(from..).next().copied().unwrap();
@@ -259,7 +260,7 @@ fn kill_9_neither_loses_nor_repeats_a_time() {
     }
     let ready = now_s();
     while note(reports.next()) < ready + 1 {}
-    // What was running when the node was killed runs again, under the same id.
+    // A run that the kill interrupted runs again with the same id.
     assert!(ids.values().all(|ids| ids.len() == 1), "{ids:?}");
     let times: Vec<u64> = ids.keys().copied().collect();
     let all: Vec<u64> = (times[0]..=times[times.len() - 1]).collect();
@@ -271,7 +272,8 @@ fn kill_9_neither_loses_nor_repeats_a_time() {
     drop(node);
 }
 
-/// The seconds in [`from`, `to`] at which these expressions are due in these zones, by croniter.
+/// Returns the seconds in [`from`, `to`] at which these expressions are due in these zones,
+/// computed by croniter.
 fn oracle(schedules: &[(String, String, &str)], from: u64, to: u64) -> BTreeMap<String, Vec<u64>> {
     let script = "import json, sys\nfrom datetime import datetime\nfrom zoneinfo import ZoneInfo\n\
         from croniter import croniter\nasked = json.load(sys.stdin)\nresult = {}\n\
@@ -342,7 +344,8 @@ fn every_due_time_while_the_node_runs_runs_exactly_once() {
         reports.deploy(&node, name, &trigger);
     }
     let from = now_s() + 1;
-    // The ids of the runs by function and time: what was running at a kill runs again under its id.
+    // The ids of the runs by function and time. A run that a kill interrupted runs again with the
+    // same id.
     let mut ran: BTreeMap<(String, u64), BTreeSet<String>> = BTreeMap::new();
     let mut note = |report: Value| {
         let at = due(&report);
@@ -356,7 +359,7 @@ fn every_due_time_while_the_node_runs_runs_exactly_once() {
     let mut random = seed;
     let mut expected = 0;
     while expected < WANTED {
-        // A life of up to six seconds, measured by the times that run.
+        // The node lives for up to six seconds, measured by the times that run.
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let until = now_s() + (random >> 33) % 6;
         while note(reports.next()) < until {}
@@ -401,7 +404,7 @@ fn every_due_time_while_the_node_runs_runs_exactly_once() {
     println!("{} due times, {} restarts", wanted.len(), off.len());
 }
 
-/// Whether the node ran at this second for certain.
+/// Whether the node was certainly running at this second.
 fn is_on(off: &[(u64, u64)], at: u64) -> bool {
     !off.iter().any(|(from, to)| (*from..=*to).contains(&at))
 }

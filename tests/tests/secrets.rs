@@ -1,5 +1,5 @@
-//! Secrets that `mote.toml` names: `mote secret set` passes them to a file or a variable of the
-//! function, and to nothing else.
+//! Secrets that `mote.toml` names. `mote secret set` passes them to a file or a variable of the
+//! function, and nowhere else.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -84,8 +84,8 @@ fn a_function_whose_secret_is_missing_is_not_deployed() {
     node.deploy_ok("reads", &files);
     assert_eq!(node.get("/reads").text().trim(), "1 2");
 
-    // The previous revision cannot serve again without the secret that it reads; the live one stays
-    // live.
+    // The previous revision cannot serve again without the secret that it reads, so the live
+    // revision stays live.
     node.deploy_ok("reads", &[("run.sh", "#!/bin/sh\necho none\n")]);
     assert_eq!(said(&node.mote(&["secret", "remove", "token", "--yes"])), "token is removed\n");
     let output = node.mote(&["rollback", "reads"]);
@@ -114,7 +114,7 @@ fn values_are_never_shown_and_survive_the_node() {
         + &node.log();
     assert!(!shown.contains("first") && !shown.contains("second"), "{shown}");
 
-    // Instances that start afterwards see a new value.
+    // Instances that start afterwards see the new value.
     let told = set(&node, "token", b"third");
     assert_eq!(told, "token is set; instances of reads that start from now on use it\n");
     let node = node.crash_and_restart();
@@ -156,8 +156,8 @@ fn wrong_values_and_names_are_refused() {
     }
     assert_eq!(node.ok(&["secret", "list"]), "");
 
-    // Secrets up to the limit are passed to the sandbox; more are refused before anything is
-    // started.
+    // Secrets up to the limit are passed to the sandbox. More secrets are refused before anything
+    // starts.
     let names = ["a", "b", "c"];
     for name in names {
         set(&node, name, &[b'v'; 60 << 10]);
@@ -174,7 +174,7 @@ fn wrong_values_and_names_are_refused() {
     assert!(said(&output).contains("error[M0303]: secrets: at most 64 names"), "{output:?}");
 }
 
-/// Files below a folder that contain a text.
+/// Returns the files below a folder that contain a text.
 fn files_with(folder: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
@@ -223,7 +223,7 @@ fn a_key_is_replaced_without_losing_a_secret() {
     node.deploy_ok("reads", &[("mote.toml", MANIFEST), ("run.sh", SHELL)]);
     let own_key = node.dir.path().join("data/secrets.key");
 
-    // From the key in the data folder to a file, and from one file to another.
+    // Changes from the key in the data folder to a file, and then to another file.
     let node = node.stop_and_restart_with(&["--secrets-key", &key("first")]);
     assert_eq!(node.get("/reads").text().trim(), "1 2");
     std::fs::remove_file(&own_key).unwrap();
@@ -233,7 +233,8 @@ fn a_key_is_replaced_without_losing_a_secret() {
     let node = node.stop_and_restart_with(&["--secrets-key", &key("second")]);
     assert_eq!(node.get("/reads").text().trim(), "1 2");
 
-    // With a key that opens nothing, the node serves what reads no secret, and says what is missing.
+    // With a key that decrypts nothing, the node serves functions that read no secret, and reports
+    // what is missing.
     node.deploy_ok("blind", &[("run.sh", "#!/bin/sh\necho seen\n")]);
     let node = node.stop_and_restart_with(&["--secrets-key", &key("foreign")]);
     assert_eq!(node.get("/blind").text().trim(), "seen");
@@ -245,7 +246,7 @@ fn a_key_is_replaced_without_losing_a_secret() {
     let node = node.stop_and_restart_with(&["--secrets-key", &both.replace("first", "foreign")]);
     assert_eq!(node.get("/reads").text().trim(), "3 2");
 
-    // Without any key it does not start, and says so.
+    // Without any key the node does not start, and says why.
     let data = node.dir.path().join("data");
     let refused = |flags: &[&str]| {
         let mut command = Command::new(mote_tests::mote_binary());

@@ -1,5 +1,5 @@
-//! A node under a service manager (systemd's protocol): it takes sockets that are already bound,
-//! says what it does, and a restart loses no request. SPECIFICATION.md, restarts.
+//! A node under a service manager (systemd's protocol). It takes sockets that are already bound and
+//! reports its state, and a restart loses no request. SPECIFICATION.md, restarts.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -27,13 +27,13 @@ fn the_node_says_when_it_is_ready_and_when_it_stops() {
     manager.begin_stop();
     manager.wait_told("STOPPING=1");
     assert!(manager.ended().success());
-    // With a watchdog that belongs to another process, nothing is said to it.
+    // The watchdog belongs to another process, so the node does not notify it.
     manager.start(&[], &[("WATCHDOG_USEC", "20000"), ("WATCHDOG_PID", "1")]);
     let told = manager.wait_told("READY=1");
     let status = told.lines().find_map(|line| line.strip_prefix("STATUS=")).expect("a status");
     let expected = format!("serves HTTP ({}) and CoAP ({})", manager.http, manager.coap);
     assert_eq!(status, expected);
-    // What is stored answers as soon as the node is ready, without a second attempt.
+    // A stored function answers as soon as the node is ready, without a second attempt.
     let answer = call_at(manager.http, "POST", "/echo", &[], b"stored");
     assert_eq!((answer.status, answer.text().as_str()), (200, "stored"));
     assert_eq!(manager.told(Duration::from_millis(200)), None, "nobody asked for a watchdog");
@@ -53,7 +53,8 @@ fn the_watchdog_hears_from_a_node_that_works() {
     for _ in 0..6 {
         manager.wait_told("WATCHDOG=1");
     }
-    // Six of them, the first of which is immediate, are five halves of the time.
+    // There are six notifications. The first is immediate, so they span five halves of the watchdog
+    // time.
     assert!(since.elapsed() >= watchdog * 2, "{:?}", since.elapsed());
     signal(manager.pid(), "STOP");
     wait_for("the last message", || manager.told(watchdog * 2).is_none().then_some(()));
@@ -99,7 +100,7 @@ fn coap_client(manager: &ServiceManager) -> UdpSocket {
     client
 }
 
-/// The answer to [`COAP_GET`], with its acknowledgement or by itself.
+/// The answer to [`COAP_GET`], with its acknowledgement or as a separate message.
 fn coap_answer(client: &UdpSocket) -> Vec<u8> {
     let mut buffer = [0; 256];
     loop {
@@ -140,7 +141,7 @@ fn a_kept_connection_is_answered_once_more_after_the_stop_began() {
     let answer = kept.call("POST", "/echo", &[], b"before");
     assert_eq!((answer.status, answer.header("connection")), (200, None));
     let mut new = Connection::open(manager.http);
-    // The node has accepted this connection when it answers a later one.
+    // When the node answers a later connection, it has accepted this one.
     call_at(manager.http, "POST", "/echo", &[], b"");
     manager.begin_stop();
     manager.wait_told("STOPPING=1");
@@ -153,7 +154,7 @@ fn a_kept_connection_is_answered_once_more_after_the_stop_began() {
     assert!(manager.ended().success());
 }
 
-/// Starts a node with these sockets, which it must refuse; returns its log.
+/// Starts a node with these sockets, which it must refuse. Returns its log.
 fn refused(sockets: Vec<(&str, OwnedFd)>, flags: &[&str], env: &[(&str, &str)]) -> String {
     let dir = tempfile::tempdir().expect("temp folder");
     let mut node = hand_over(sockets, dir.path(), &mote_binary())
@@ -260,8 +261,8 @@ fn nothing_of_it_reaches_functions_or_helpers() {
     for pid in descendants(manager.pid()) {
         let open = open_files(pid);
         assert!(!open.iter().any(|file| given.contains(file)), "{pid}: {open:?}");
-        // A process that was only forked shows the variables with which the node was started, and
-        // does not have them.
+        // A process that was only forked shows the variables with which the node was started, but
+        // no longer has them.
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         if program == own {
             continue;
@@ -275,7 +276,7 @@ fn nothing_of_it_reaches_functions_or_helpers() {
     assert!(manager.ended().success());
 }
 
-/// The sockets that the node has from the service manager, as `/proc` names them.
+/// The sockets that the node has received from the service manager, as `/proc` names them.
 fn given_sockets(manager: &ServiceManager) -> Vec<String> {
     let given = manager.descriptors();
     let names = given.into_iter().map(|fd| std::fs::read_link(format!("/proc/self/fd/{fd}")));
@@ -308,7 +309,7 @@ fn the_activator_of_systemd_starts_the_node() {
         .stderr(open())
         .spawn()
         .expect("the activator");
-    // It starts the node with the first connection, which the node then accepts.
+    // The activator starts the node at the first connection, which the node then accepts.
     let mut first = wait_for("the activator to listen", || Connection::try_open(http).ok());
     let answer = first.call("GET", "/nothing", &[], b"");
     assert_eq!((answer.status, &answer.json()["code"]), (404, &"M0501".into()));
@@ -333,8 +334,8 @@ fn restarts_lose_no_request() {
     manager.deploy("slow", SLOW);
     let http = manager.http;
     let callers = Callers::of_every_kind(http, manager.coap);
-    // Each restart also replaces the program by a rename, as an upgrade does, if another version is
-    // there (scripts/build-version.sh): the two take turns.
+    // Like an upgrade, each restart also replaces the program by a rename, if another version is
+    // there (scripts/build-version.sh). The two versions take turns.
     let other = std::env::var_os("MOTE_OTHER_BIN").map(PathBuf::from);
     let builds = [other.unwrap_or_else(mote_binary), mote_binary()];
     let versions = builds.each_ref().map(|build| {
@@ -388,7 +389,7 @@ fn restarts_lose_no_request() {
         all.as_millis(),
         longest.as_millis()
     );
-    // What was accepted has run, whichever node accepted it.
+    // Every accepted invocation has run, whichever node accepted it.
     for (location, body) in &accepted {
         let ended = wait_for("the invocation to end", || {
             let shown = call_at(http, "GET", location, &[], b"").json();
@@ -415,7 +416,7 @@ fn the_unit_files_are_valid() {
         let path = entry.expect("an entry").path();
         let text = std::fs::read_to_string(&path).expect("a unit");
         let unit = dir.path().join(path.file_name().expect("a name"));
-        // The binary is not installed here.
+        // The binary is not installed on this machine.
         let binary = mote_binary();
         let text =
             text.replace("ExecStart=/usr/bin/mote ", &format!("ExecStart={} ", binary.display()));

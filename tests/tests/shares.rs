@@ -1,9 +1,10 @@
-//! Connections and guesses from many addresses do not keep proven callers, operators and devices out.
+//! Connections and guesses from many addresses do not shut out proven callers, operators and
+//! devices.
 //!
-//! All of loopback counts as one owner, so the attackers and the callers are in another network, where
-//! each has an address of its own. The latencies are printed. They are not compared with a limit,
-//! because they depend on the machine: what a test checks is that every request of a caller is answered
-//! while the attack goes on.
+//! All of loopback counts as one owner. Therefore the attackers and the callers are in another
+//! network, where each has a separate address. The latencies are printed but not compared with a
+//! limit, because they depend on the machine. A test checks that every request of a caller is
+//! answered while the attack goes on.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -20,17 +21,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const OPEN: &str = "version = 1\n[access]\nmode = \"public\"\n";
 const KEY: &str = "version = 1\n[access]\nmode = \"key\"\n";
 const CODE: &str = "def handle(event, ctx):\n    return 'ran'\n";
-/// Addresses from which each attack comes.
+/// How many addresses take part in each attack.
 const ADDRESSES: [usize; 5] = [2, 4, 60, 150, 1_000];
-/// Requests of each caller during an attack.
+/// Number of requests of each caller during an attack.
 const PROBES: usize = 12;
-/// Connections of the attackers that begin anew between two requests.
+/// How many of the attackers' connections are renewed between two requests.
 const ANEW: usize = 20;
 
-/// A node that other machines reach, with these variables.
+/// Starts a node that other machines can reach, with these variables.
 fn node(env: &[(&str, &str)], flags: &[&str]) -> Node {
     let node = Node::start_with_env(&[&["--lan"], flags].concat(), env);
-    // The attackers need many files.
+    // The attackers need many open files.
     let limit = getrlimit(Resource::Nofile);
     let many = Rlimit { current: limit.maximum, ..limit };
     setrlimit(Resource::Nofile, many).expect("a process may use what it is given");
@@ -51,13 +52,13 @@ fn network(test: &str, number: u8) -> Option<(Far, Vec<Ipv4Addr>)> {
     found
 }
 
-/// Connections that attackers hold.
+/// The connections that attackers hold.
 struct Attack<'a> {
     sources: &'a [Ipv4Addr],
-    /// A proxy that opens all of them, and says for whom each is.
+    /// A proxy that opens all connections and names the client of each.
     via: Option<Ipv4Addr>,
     to: SocketAddr,
-    /// What each sends, and whether it then waits for an answer.
+    /// What each connection sends, and whether it then waits for an answer.
     sends: &'a [u8],
     waits: bool,
     held: VecDeque<TcpStream>,
@@ -80,7 +81,7 @@ impl<'a> Attack<'a> {
                 sent = format!("PROXY TCP4 {source} {} 1024 443\r\n", self.to.ip()).into_bytes();
             }
             sent.extend_from_slice(self.sends);
-            // The node may have closed it for another one already.
+            // The node may already have closed this connection to make room for another.
             if stream.write_all(&sent).is_ok() && self.waits {
                 let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
                 let _ = stream.read(&mut [0; 1_024]);
@@ -95,7 +96,7 @@ impl<'a> Attack<'a> {
     }
 }
 
-/// What callers have waited, for the report.
+/// How long callers have waited, for the report.
 #[derive(Default)]
 struct Waited(Vec<Duration>);
 
@@ -114,7 +115,7 @@ impl Waited {
     }
 }
 
-/// Calls over a connection that is kept, and over new ones.
+/// Makes calls over a kept connection and over new connections.
 fn probe(
     waited: &mut Waited,
     what: &str,
@@ -168,7 +169,7 @@ fn connections_of_many_addresses_keep_nobody_out() {
                 for _ in 0..PROBES {
                     attack.anew(ANEW);
                     probe(&mut waited, &what, http, &mut kept, "/locked", &caller);
-                    // A caller without a key finds room as well.
+                    // A caller without a key finds room too.
                     waited.call(&format!("{what}, no key"), || {
                         Connection::try_open(http)?.try_call("GET", "/open", &[], b"")
                     });
@@ -202,7 +203,7 @@ fn half_handshakes_of_many_addresses_keep_nobody_out() {
     let Some((far, addresses)) = network(test, number) else { return };
     let proxy = format!("{}/32", far.far);
     let proxied = ["--trusted-proxies", &proxy, "--proxy-header", "proxy-protocol"];
-    // The beginning of a record with a handshake.
+    // The beginning of a TLS record with a handshake.
     let half = [22, 3, 1, 2, 0, 1];
     for flags in [&[][..], &proxied] {
         let port = free_port();
@@ -250,7 +251,7 @@ fn connect(id: &str, user: &str, password: &str) -> Vec<u8> {
     packet
 }
 
-/// Whether a client is accepted; `None` if it has no answer yet.
+/// Whether a client is accepted. `None` if it has received no answer yet.
 fn accepted(stream: &mut TcpStream, waits: bool) -> Option<bool> {
     stream.set_nonblocking(!waits).expect("a mode");
     let mut answer = [0; 4];
@@ -285,14 +286,14 @@ fn guesses_of_many_addresses_do_not_delay_devices() {
             stream
         };
         let guess = |source: &Ipv4Addr| open(*source, "one", "wrong");
-        // The broker takes up its users within a second.
+        // The broker reads its users again within a second.
         wait_for("the users", || {
             (accepted(&mut open(far.far, "one", "right"), true) == Some(true)).then_some(())
         });
         let mut refused = 0;
         for count in [2, 4, 60, 150] {
-            // From now on, something bad is known of each of these addresses. A few at a time, because
-            // the broker gives up clients that wait for 10 s.
+            // From now on, each of these addresses has failed at least once. Only a few are tried
+            // at a time, because the broker gives up on clients that wait for 10 s.
             for some in addresses[refused..count].chunks(8) {
                 let guesses: Vec<_> = some.iter().map(guess).collect();
                 for mut guess in guesses {
@@ -302,8 +303,7 @@ fn guesses_of_many_addresses_do_not_delay_devices() {
             refused = count;
             let sources = addresses[..count].iter();
             let mut waiting: Vec<_> = sources.clone().chain(sources).map(guess).collect();
-            // A device whose password was right before, and another one at an address of which nothing
-            // is known.
+            // A device whose password was right before, and another device at an unknown address.
             let user = format!("new{count}");
             let device = |source: Ipv4Addr, user: &str| {
                 let begun = Instant::now();
@@ -323,7 +323,7 @@ fn guesses_of_many_addresses_do_not_delay_devices() {
             drop(waiting);
         }
     });
-    // A further user changes nothing for devices that were there.
+    // A further user does not affect devices that were connected before.
     add("four");
     drop(node);
 }
@@ -368,7 +368,7 @@ fn connections_of_one_user_from_many_addresses_keep_no_device_out() {
             held.extend(open(addresses[at % 5], &format!("more{at}"), "greedy"));
         }
         assert!(is_open(&mut device), "it was ended: {}", node.log());
-        // The broker accepts the newest connection before it has closed the oldest one.
+        // The broker accepts the newest connection before it closes the oldest one.
         wait_for("a user with at most 500 connections", || {
             let left = held.iter_mut().filter_map(|one| is_open(one).then_some(())).count();
             assert!(left > 0, "all connections of the user were closed");
@@ -396,7 +396,7 @@ fn connections_of_one_user_from_many_addresses_keep_no_device_out() {
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
-/// What is still open, without waiting.
+/// Counts the connections that are still open, without waiting.
 fn open_ones(streams: &mut [TcpStream]) -> usize {
     let is_open = |stream: &mut TcpStream| {
         stream.set_nonblocking(true).expect("a mode");
@@ -437,7 +437,7 @@ fn followed_logs_of_a_viewer_leave_places_to_operators_and_end_with_its_token() 
         let of_share = head == *b"HTTP/1.1 200";
         if of_share { &mut followed } else { &mut refused }.push(stream);
     }
-    // A quarter of 4,096 / 32 connections.
+    // The limit is a quarter of 4,096 / 32 connections.
     assert_eq!(followed.len(), 32);
     for _ in 0..PROBES {
         let answer = Connection::try_open(admin)

@@ -1,4 +1,4 @@
-//! Files of a function, and compressed answers, as clients see them.
+//! Files of a function, and compressed answers, as clients receive them.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ const SAYS: &str =
 const SITE: &str = "version = 1\n[static]\nfolder = \"public\"\ncache = \"1h\"\n";
 const PAGE: &str = "<!doctype html><title>Plant</title><link rel=stylesheet href=style.css>";
 
-/// What curl receives: the fields and the body.
+/// Returns what curl receives: the fields and the body.
 fn curl(node: &Node, args: &[&str], path: &str) -> (String, Vec<u8>) {
     let output = Command::new("curl")
         .args(["-s", "-D", "/dev/stderr"])
@@ -56,7 +56,8 @@ fn files_are_served_without_the_function() {
         assert!(fields.contains(" 308") && fields.contains("location: site/?a=b"), "{fields}");
         let (fields, _) = curl(&node, flags, "/site/docs");
         assert!(fields.contains("location: docs/"), "{fields}");
-        // curl 7.88 cannot use a connection with prior knowledge twice, so it does not follow.
+        // curl 7.88 cannot use a connection with prior knowledge twice, so it does not follow the
+        // redirect.
         assert_eq!(curl(&node, flags, "/site/docs/").1, b"docs");
         assert_eq!(curl(&node, flags, "/site/long.txt").1, long.as_bytes());
         let part = [flags, &["-r", "100000-399999"]].concat();
@@ -76,10 +77,10 @@ fn files_are_served_without_the_function() {
     let head = node.call("HEAD", "/site/long.txt", &[], b"");
     assert_eq!(head.header("content-length"), Some("500000"));
     assert!(!node.ok(&["logs", "site"]).contains("ran"), "the function was called");
-    // What is no file is for the function, and so is a POST.
+    // Requests for paths that are not files go to the function, and so does a POST.
     assert_eq!(node.get("/site/orders/7").text(), "function /orders/7");
     assert_eq!(node.post("/site/style.css", b"x").text(), "function /style.css");
-    // A new revision has new tags.
+    // A new revision has new entity tags.
     node.deploy_ok(
         "site",
         &[("app.py", SAYS), ("mote.toml", SITE), ("public/style.css", "body { color: #456 }")],
@@ -100,14 +101,14 @@ fn files_are_as_closed_as_their_function() {
     assert_eq!(node.call("GET", "/closed/a.txt", &key, b"").text(), "for callers");
     let status = || node.call("GET", "/closed/a.txt", &key, b"").status;
     assert!((0..3).any(|_| status() == 429), "files count as calls");
-    // This one has no rate.
+    // This function has no rate.
     let open = keyed.replace("rate = \"2/m\"", "");
     node.deploy_ok("closed", &[("app.py", SAYS), ("mote.toml", &open), ("public/a.txt", "")]);
     for path in ["/closed/../app.py", "/closed/%2e%2e/app.py", "/closed/..%2fapp.py"] {
         let answer = node.call("GET", path, &key, b"");
         assert!(!answer.text().contains("def handle"), "{path}: {}", answer.text());
     }
-    // A folder that is not there is a mistake of the manifest.
+    // A missing folder is a mistake in the manifest.
     let output = node.deploy("lacks", &[("app.py", SAYS), ("mote.toml", SITE)]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("no folder public") && text.contains("line 3"), "{text}");
@@ -151,7 +152,7 @@ def handle(event, ctx):
     assert!(short.header("content-encoding").is_none());
     let none = node.call("GET", "/rows/1000", &[("accept-encoding", "gzip;q=0, br")], b"");
     assert!(none.header("content-encoding").is_none());
-    // The first part of a stream arrives although the second is far away.
+    // The first part of a stream arrives even though the second is far away.
     let mut child = Command::new("curl")
         .args(["-sN", "--compressed", &format!("http://{}/rows/stream", node.http)])
         .stdout(std::process::Stdio::piped())
@@ -182,12 +183,13 @@ fn a_page_of_files_works_in_a_browser_with_its_function() {
             ("public/app.js", script),
         ],
     );
-    // A page that is not there is the application's, and a script's question is the function's.
+    // A request for a missing page gets the application's page, and a script's request gets the
+    // function's answer.
     let html = [("accept", "text/html,*/*")];
     assert_eq!(node.call("GET", "/app/orders", &html, b"").text(), app);
     let value = node.get("/app/api/value");
     assert_eq!(value.text(), "function /api/value");
-    // A cache must not give one of them for the other.
+    // A cache must not serve one of these answers in place of the other.
     let page = node.call("GET", "/app/api/value", &html, b"");
     for answer in [&value, &page] {
         assert_eq!(answer.header("vary"), Some("accept"));

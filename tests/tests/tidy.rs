@@ -1,4 +1,4 @@
-//! Checks the tree against the rules of ARCHITECTURE.md and of its style.
+//! Checks the tree against the rules of ARCHITECTURE.md and the rules of style.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -46,8 +46,8 @@ fn district(folder: &Path) -> String {
     folder.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned()
 }
 
-/// The table of ARCHITECTURE.md names, for each district, the districts that it uses. It uses no
-/// others, it uses these, and none uses itself through others.
+/// For each district, the table in ARCHITECTURE.md names the districts that it uses. The district
+/// must use exactly these, and no district may use itself through others.
 #[test]
 fn districts_use_what_the_table_says() {
     let architecture = read(root().join("ARCHITECTURE.md"));
@@ -82,8 +82,8 @@ fn districts_use_what_the_table_says() {
     }
 }
 
-/// Clippy reads only the nearest `clippy.toml`, so a crate's own file repeats the bans of the
-/// root's.
+/// Clippy reads only the nearest `clippy.toml`, so a crate's own file must repeat the bans of the
+/// root's file.
 #[test]
 fn bans_of_the_root_hold_in_each_crate() {
     let is_ban = |line: &&str| line.trim_start().starts_with("{ path = ");
@@ -100,8 +100,8 @@ fn bans_of_the_root_hold_in_each_crate() {
     }
 }
 
-/// No example in a comment is code that rustdoc would compile and run: building these costs minutes
-/// for each run of the tests, and a test can show the same.
+/// Comments must not contain examples that rustdoc would compile and run. Building these costs
+/// minutes for each run of the tests, and a test can show the same.
 #[test]
 fn comments_hold_no_code_that_nothing_compiles() {
     let mut files = Vec::new();
@@ -122,8 +122,8 @@ fn comments_hold_no_code_that_nothing_compiles() {
     }
 }
 
-/// A pause in a test is in a loop that ends when the awaited condition holds. Otherwise the test
-/// measures what happens in the meantime and says so in the line above.
+/// A pause in a test must be in a loop that ends when the awaited condition holds. Otherwise the
+/// test measures what happens during the pause, and the line above says so.
 #[test]
 fn tests_do_not_sleep_instead_of_waiting() {
     let mut files = Vec::new();

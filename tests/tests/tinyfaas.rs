@@ -1,5 +1,5 @@
 //! tinyFaaS' management API and fronts, tested with common clients: plain HTTP for the requests
-//! that its scripts send with curl, grpcio and aiocoap for the others.
+//! that its scripts send with curl, and grpcio and aiocoap for the others.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const ON: [&str; 8] =
     ["--tinyfaas", ":0", "--tinyfaas-http", ":0", "--tinyfaas-coap", ":0", "--tinyfaas-grpc", ":0"];
 
-/// A zip of the files below a folder, as `zip -r - ./*` makes it.
+/// Makes a zip of the files below a folder, as `zip -r - ./*` does.
 fn zipped(folder: &Path) -> Vec<u8> {
     let script = "import os, sys, zipfile\n\
         os.chdir(sys.argv[1])\n\
@@ -40,7 +40,7 @@ impl Manager {
     }
 
     fn post(&self, path: &str, body: &Value) -> Answer {
-        // The content type that curl sends with --data.
+        // curl sends this content type with --data.
         let form = [("content-type", "application/x-www-form-urlencoded")];
         call_at(self.0, "POST", path, &form, body.to_string().as_bytes())
     }
@@ -85,7 +85,7 @@ fn functions_are_uploaded_called_listed_and_wiped() {
     assert_eq!(call(&node, "POST", "/Echo", &[], "grün".as_bytes()).text(), "grün");
     assert_eq!(call(&node, "DELETE", "/upper", &[], b"abc").text(), "to both\nABC");
     assert_eq!(call(&node, "GET", "/unit", &[], b"").text(), "F=2");
-    // Whatever the function and the node do, the answer is 200 and the body; the path contains only
+    // Whatever the function and the node do, the answer is 200 and the body. The path contains only
     // the name.
     let answer = call(&node, "POST", "/failing", &[], b"a");
     assert_eq!((answer.status, answer.text().as_str()), (200, "no reading in 'a'"));
@@ -170,7 +170,7 @@ fn bad_requests_are_refused() {
         assert_eq!(answer.status, 500, "{wish}");
         assert!(answer.text().contains(words), "{words}: {}", answer.text());
     }
-    // Fields that another site's page would make a browser send.
+    // A page of another site would make a browser send these fields.
     for field in [
         ("origin", "http://evil.example"),
         ("host", "evil.example"),
@@ -227,7 +227,7 @@ fn scripts_lie_beside_each_other() {
     let manager = Manager::of(&node);
     let folder = node.dir.path().join("scripts");
     std::fs::create_dir_all(&folder).expect("folder");
-    // Syntax that only bash knows, in files that are not executable.
+    // The syntax is known only to bash, and the files are not executable.
     let main = "#!/usr/bin/env bash\nnames=(one two)\n. ./other.sh\nsay \"${names[1]}\"\n";
     std::fs::write(folder.join("fn.sh"), main).expect("written");
     std::fs::write(folder.join("other.sh"), "say() { echo \"said $1\"; }\n").expect("written");
@@ -255,7 +255,7 @@ fn archives_are_fetched_by_address() {
     // The server of the archive listens on loopback.
     let node = Node::start_with_env(&ON, &[("MOTE_OUTGOING", "machine")]);
     let manager = Manager::of(&node);
-    // The archive of a code host has everything below one folder.
+    // An archive from a code host has everything below one folder.
     let folder = node.dir.path().join("repo");
     std::fs::create_dir_all(folder.join("main/sub")).expect("folder");
     std::fs::copy(fixture("hello").join("fn.py"), folder.join("main/sub/fn.py")).expect("copied");
@@ -297,7 +297,7 @@ fn calls_that_nobody_waits_for() {
     assert_eq!(answer.status, 404);
 }
 
-/// Runs `tests/clients/tinyfaas.py`, or says that its packages are missing.
+/// Runs `tests/clients/tinyfaas.py`. If its packages are missing, reports the test as skipped.
 fn client(args: &[&str]) -> Option<Value> {
     let python = repository().join(".cache/test-venv/bin/python");
     let imports = "import aiocoap, grpc, google.protobuf";
@@ -371,7 +371,7 @@ fn aiocoap_calls_functions() {
     );
     assert_eq!(ask(&["POST", &uri("nobody"), "a"])["code"], "4.04");
     assert_eq!(ask(&["POST", &uri("hello/below"), "a"])["code"], "4.04");
-    // The node's own front keeps the node's own codes.
+    // The node's own front keeps its own codes.
     let own = ask(&["POST", &format!("coap://{}/hello", node.coap), "you"]);
     assert_eq!((&own["code"], &own["payload"]), (&json!("2.04"), &json!("hello you")), "{own}");
 }

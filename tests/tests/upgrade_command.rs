@@ -1,5 +1,5 @@
 //! `mote upgrade` in a prefix without a service: what it refuses, and how an interrupted upgrade
-//! ends. `scripts/test-dist.sh upgrade` has the service. SPECIFICATION.md, upgrades.
+//! ends. `scripts/test-dist.sh upgrade` tests it with a service. SPECIFICATION.md, upgrades.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -15,7 +15,7 @@ use mote_tests::{free_address, is_long, is_root, mote_binary, skip, wait_for};
 const OLD: &str = "0.1.0";
 const NEW: &str = "0.2.0";
 
-/// A prefix with the old version.
+/// A prefix in which the old version is installed.
 struct Installed {
     dir: tempfile::TempDir,
     prefix: PathBuf,
@@ -39,7 +39,7 @@ impl Installed {
         self.command(words).output().expect("it starts")
     }
 
-    /// The version that the installed program says.
+    /// Returns the version that the installed program prints.
     fn version(&self) -> String {
         run(Command::new(self.prefix.join("bin/mote")).arg("version")).trim().to_owned()
     }
@@ -64,7 +64,7 @@ impl Installed {
         all
     }
 
-    /// Checks that exactly this version is installed, and that nothing else is there but what an
+    /// Checks that exactly this version is installed, and that nothing else is there except what an
     /// upgrade keeps.
     fn check(&self, version: &str, when: &str) {
         assert_eq!(self.version(), format!("mote {version}"), "{when}");
@@ -92,8 +92,8 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Checks that a command refuses with this code and text and one line of advice, and that nothing
-/// was changed.
+/// Checks that a command refuses with this code and text and with one line of advice, and that it
+/// changed nothing.
 fn check_refused(name: &str, installed: &Installed, expected: &str, run: impl FnOnce() -> Output) {
     let before = installed.state();
     let output = run();
@@ -113,7 +113,7 @@ fn check_refused_by_script(script: &Path, flags: &[&str], expected: &str) {
     assert!(text(&output).contains(expected), "{}", text(&output));
 }
 
-/// A server that answers each request with these bytes.
+/// Starts a server that answers each request with these bytes.
 fn serve(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
@@ -152,15 +152,15 @@ fn an_upgrade_replaces_the_version_and_goes_back() {
         .output()
         .expect("the binary starts");
     assert!(text(&output).contains("mote 0.1.0 is installed in"), "{}", text(&output));
-    // Without a service, the folders of a service belong to another installation.
+    // Without a service here, the folders of a service belong to another installation.
     let uninstall = installed.prefix.join("share/mote/uninstall.sh");
     check_refused_by_script(&uninstall, &["--purge"], "are not its own");
     run(Command::new(uninstall).arg("--prefix").arg(&installed.prefix));
     assert!(!installed.prefix.exists(), "{:?}", installed.state());
 }
 
-/// Releases once had a program for each companion. All but one go with the upgrade, and come back with
-/// the way back.
+/// Earlier releases had a program for each companion. The upgrade removes all but one, and going
+/// back restores them.
 #[test]
 fn an_installation_of_ten_programs_becomes_one_of_one() {
     let dir = tempfile::Builder::new().prefix("mote-upgrade").tempdir().expect("a folder");
@@ -324,7 +324,7 @@ fn releases_that_do_not_fit_are_refused() {
         Release::new(NEW).with("bin/mote", "#!/bin/sh\necho mote 7.7.7\n"),
         "says \"mote 7.7.7\" instead of its version 0.2.0",
     );
-    // It runs where it was unpacked, and not where it is installed.
+    // The program runs where it was unpacked, but not where it is installed.
     let dies =
         "#!/bin/sh\ncase $0 in */tree/*) echo mote 0.2.0 ;; *) echo broken >&2; exit 1 ;; esac\n";
     check_how(
@@ -376,7 +376,7 @@ fn signatures_decide() {
     assert!(output.status.success(), "{}", text(&output));
     installed.check(NEW, "with a signature");
 
-    // From now on, the key decides. Going back keeps it.
+    // From now on, the key decides. Going back keeps the key.
     let output = installed.upgrade(&["--rollback", "--yes"]);
     assert!(output.status.success(), "{}", text(&output));
     let kept = std::fs::read(installed.prefix.join("share/mote/public-key")).expect("the key");
@@ -420,7 +420,7 @@ fn signatures_decide() {
     let output = installed.upgrade(&["--yes", signed.to_str().expect("UTF-8")]);
     assert!(output.status.success(), "{}", text(&output));
     installed.check(NEW, "with the trusted key");
-    // An upgrade without --public-key keeps the key, and so does install.sh.
+    // An upgrade without --public-key keeps the key. So does install.sh.
     assert!(installed.prefix.join("share/mote/public-key").exists());
 }
 
@@ -447,7 +447,7 @@ fn places_that_cannot_be_upgraded_are_refused() {
             .output()
             .expect("it starts")
     });
-    // The database of a package manager says that mote is installed.
+    // The package manager's database says that mote is installed.
     let fake = |name: &str, script: &str, expected: &str| {
         let bin = dir.join(format!("fake-{name}"));
         std::fs::create_dir(&bin).expect("a folder");
@@ -524,7 +524,7 @@ fn places_that_cannot_be_upgraded_are_refused() {
     });
 }
 
-/// Somebody who can change an installation must not get root to run or remove something.
+/// Somebody who can change an installation must not be able to make root run or remove something.
 #[test]
 fn an_installation_that_others_can_change_is_refused() {
     if !is_root() {
@@ -562,11 +562,11 @@ fn an_installation_that_others_can_change_is_refused() {
     };
     mode(0o777);
     check("everybody", "can be changed by everybody", "everybody may write to", "");
-    // The group of an ordinary user of every system: nobody is a member of its own group.
+    // This group exists on every system, and the ordinary user `nobody` is a member of it.
     std::os::unix::fs::chown(prefix, None, Some(65_534)).expect("chown");
     mode(0o775);
     check("a group", "a member of its group", "a member of its group", "");
-    // A group without members is no danger.
+    // A group without members is harmless.
     std::os::unix::fs::chown(prefix, None, Some(4_000_123)).expect("chown");
     let mut install = Command::new(scripts.join("install.sh"));
     run(install.args(["--no-service", "--prefix"]).arg(prefix));
@@ -586,7 +586,7 @@ fn an_installation_that_others_can_change_is_refused() {
     assert!(victim.exists());
     std::fs::write(&receipt, honest).expect("the receipt");
 
-    // A link where a file is written first.
+    // A link is in the place to which the installer first writes the new file.
     let link = prefix.join("bin/mote.mote-new");
     std::os::unix::fs::symlink(&victim, &link).expect("a link");
     let mut install = Command::new(scripts.join("install.sh"));
@@ -613,7 +613,7 @@ fn two_upgrades_do_not_run_at_once() {
         .stderr(Stdio::null())
         .spawn()
         .expect("it starts");
-    // The first one has opened it when this returns, and holds the lock.
+    // When this returns, the first upgrade has opened the file and holds the lock.
     let mut gate = std::fs::OpenOptions::new().write(true).open(&fifo).expect("the first upgrade");
     check_refused("a second upgrade", &installed, "another upgrade of", || {
         installed.upgrade(&words)
@@ -628,13 +628,13 @@ fn two_upgrades_do_not_run_at_once() {
     installed.check(NEW, "after the first upgrade");
 }
 
-/// Completes what a killed upgrade has left, or undoes it, and checks the result.
+/// Completes or undoes what a killed upgrade has left behind, and checks the result.
 fn recover(installed: &Installed, archive: &str, goes_back: bool, when: &str) {
-    // Whatever is there, it works.
+    // Whichever version is there must work.
     let version = installed.version();
     assert!([OLD, NEW].iter().any(|known| version == format!("mote {known}")), "{when}: {version}");
     let ended = |words: &[&str]| {
-        // The script of the killed process may still run, and holds the lock.
+        // The script of the killed process may still be running and hold the lock.
         wait_for("the lock", || {
             let output = installed.upgrade(words);
             (!text(&output).contains("another upgrade of")).then_some(output)
@@ -643,7 +643,7 @@ fn recover(installed: &Installed, archive: &str, goes_back: bool, when: &str) {
     if goes_back {
         let output = ended(&["--yes", "--rollback"]);
         let said = text(&output);
-        // The upgrade had not begun.
+        // If the upgrade had not begun, there is nothing to undo.
         let nothing = said.contains("there is no former version");
         assert!(output.status.success() || nothing, "{when}: {said}");
         installed.check(OLD, when);
@@ -661,7 +661,7 @@ fn a_killed_upgrade_is_completed_or_undone() {
     if Command::new("strace").arg("-V").output().is_err() {
         return skip("kills", "strace is not installed");
     }
-    // System calls with which the upgrade changes something, starts a program or waits for one.
+    // System calls by which the upgrade changes something, starts a program or waits for one.
     const CALLS: [&str; 11] = [
         "openat",
         "write",
@@ -684,7 +684,8 @@ fn a_killed_upgrade_is_completed_or_undone() {
         std::fs::remove_dir_all(&installed.prefix).expect("the prefix");
         run(Command::new("cp").arg("-a").arg(&clean).arg(&installed.prefix));
     };
-    // Each of these calls, or the first and then every sixth of a kind.
+    // Kills at each of these calls, or in the short form at the first and then every sixth of a
+    // kind.
     let step = if is_long() { 1 } else { 6 };
     let mut kills = 0;
     for kind in CALLS {
@@ -712,7 +713,7 @@ fn a_killed_upgrade_is_completed_or_undone() {
     println!("{kills} kills at system calls");
     assert!(kills > 12, "{kills}");
 
-    // The whole upgrade with its script, at moments of its run.
+    // Kills the whole upgrade, including its script, at moments of its run.
     let since = Instant::now();
     let output = installed.upgrade(&["--yes", "--unsigned", archive]);
     assert!(output.status.success(), "{}", text(&output));
@@ -740,6 +741,6 @@ fn a_killed_upgrade_is_completed_or_undone() {
         fresh();
     }
     println!("{killed} kills within {} ms", took.as_millis());
-    // The machine may be faster at another time than when the time was taken.
+    // The machine may now be faster than when the duration was measured.
     assert!(killed > 1, "{killed} of {moments}");
 }

@@ -1,5 +1,5 @@
 //! Data folders of former versions (`tests/fixtures/data`, made by `scripts/data-fixture.sh`) work
-//! with this version, and those of a newer one are refused before anything in them changes.
+//! with this version. Those of a newer version are refused before anything in them changes.
 //! SPECIFICATION.md, upgrades.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ fn fixtures() -> Vec<PathBuf> {
     found
 }
 
-/// A folder with the data folder of a fixture.
+/// Makes a folder with the data folder of a fixture.
 fn unpacked(fixture: &Path) -> tempfile::TempDir {
     let dir = tempfile::Builder::new().prefix("mote-test").tempdir().expect("temp folder");
     // Sandboxes read the code as another user.
@@ -43,7 +43,7 @@ fn data_of_former_versions_is_all_there_and_accepted_work_runs() {
         let node = Node::start_in(dir, &[]);
         let names = node.ok(&["list", "-o", "name"]);
         assert_eq!(names.split_whitespace().collect::<Vec<_>>(), ["kept", "waits"], "{version}");
-        // Its code, its secret and its state.
+        // Reads the function's code, its secret and its state.
         let answer = node.get("/kept").text();
         assert_eq!(answer, "a kept secret blue", "{version}: {}", node.ok(&["logs", "kept"]));
         assert_eq!(node.ok(&["kv", "get", "kept", "color"]).trim(), "blue", "{version}");
@@ -65,7 +65,7 @@ fn data_of_former_versions_is_all_there_and_accepted_work_runs() {
             assert_eq!(ended["body"], format!("ran {}", number + 1), "{version}");
         }
         assert_eq!(node.ok(&["kv", "get", "waits", "runs"]).trim(), "5", "{version}");
-        // Who may call it does not change: when it was deployed, everyone could.
+        // Who may call the function does not change. When it was deployed, everyone could.
         let mode = |name: &str| node.json(&["describe", name, "-o", "json"])["access"].clone();
         assert_eq!((mode("kept"), mode("waits")), ("public".into(), "public".into()), "{version}");
         // A deploy makes the next revision of a function that an earlier version has deployed.
@@ -78,7 +78,7 @@ fn data_of_former_versions_is_all_there_and_accepted_work_runs() {
     }
 }
 
-/// The content of each file below a folder, but for `skipped`.
+/// Returns the content of each file below a folder, except for files named `skipped`.
 fn contents(folder: &Path, skipped: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -99,7 +99,7 @@ fn contents(folder: &Path, skipped: &str) -> BTreeMap<PathBuf, Vec<u8>> {
 #[test]
 fn data_of_a_newer_version_is_refused_before_it_is_touched() {
     let newest = fixtures().pop().expect("a fixture");
-    // The log of a killed node may be the only file that knows the newer version.
+    // The log of a killed node may be the only file that contains the newer version number.
     let in_file = "connection.execute('PRAGMA wal_checkpoint(TRUNCATE)')\nconnection.close()\n";
     for (place, end) in [("file", in_file), ("log", "os._exit(0)\n")] {
         for store in ["mote.db", "journal.db", "state.db"] {

@@ -1,4 +1,4 @@
-//! Projects that a client other than `mote` sends to the management API, without a spec.
+//! Projects that a client other than `mote` sends to the management API without a spec.
 
 use std::process::Command;
 
@@ -29,7 +29,7 @@ fn a_project_without_a_spec_is_read_as_mote_reads_it() {
     assert_eq!(answer.status, 201, "{}", answer.text());
     assert_eq!(node.get("/hello").text(), "hello");
 
-    // The manifest counts, and what a chain may call is read from its file.
+    // The manifest is used, and the functions that a chain may call are read from the chain's file.
     let chain = "document: { dsl: '1.0.3', namespace: n, name: steps, version: 1.0.0 }\ndo:\n  - a: { call: hello }\n";
     let manifest = ("mote.toml", "version = 1\nruntime = \"chain\"\n[limits]\ntimeout = \"9s\"\n");
     let answer = put("steps", &[("steps.yaml", chain), manifest]);

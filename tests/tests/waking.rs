@@ -1,11 +1,11 @@
-//! Ways to avoid a cold start: prewarmed interpreters, paused instances and spare ones (R57, R58,
-//! R107; T-RNG).
+//! Ways to avoid a cold start: prewarmed interpreters, paused instances and spare instances (R57,
+//! R58, R107; T-RNG).
 
 use std::collections::BTreeSet;
 
 use mote_tests::{Node, skip, wait_for};
 
-/// The states of the instances in `mote describe`, in their order.
+/// The states of the instances in the order of `mote describe`.
 fn states(node: &Node, name: &str) -> Vec<String> {
     let described = node.json(&["describe", name, "-o", "json"]);
     let instances = described["instances"].as_array().expect("a list").clone();
@@ -20,7 +20,8 @@ fn manifest(scale: &str) -> String {
     format!("version = 1\nruntime = \"python\"\nentry = \"app:handle\"\n\n[scale]\n{scale}\n")
 }
 
-/// Random values of a fresh instance: none may occur twice, however the instance was made.
+/// Returns random values of a fresh instance. No value may occur twice, however the instance was
+/// made.
 const RANDOM: &str = "import os, random, secrets, uuid, ssl, tempfile
 def handle(event, ctx):
     return '\\n'.join([str(uuid.uuid4()), str(random.random()), secrets.token_hex(16),
@@ -68,7 +69,7 @@ fn a_spare_instance_answers_before_a_new_one_could_load() {
     assert_eq!((answer.status, answer.text()), (200, "here".into()));
     let timing = answer.header("server-timing").expect("timing").to_owned();
     assert!(timing.contains("init;dur=0,"), "it waited for a start: {timing}");
-    // Another spare instance replaces it.
+    // Another spare instance replaces the used one.
     wait_for_states(&node, "s", &["spare"]);
 }
 
@@ -100,9 +101,9 @@ def handle(event, ctx):
     wait_for_states(&node, "p", &["paused"]);
     let later = ticks();
     println!("ticks {first}, {paused}, {later}");
-    // The instance is awake only until the reconciler's next check; 200 ms would be 200 ticks.
+    // The instance is awake only until the reconciler's next check. 200 ms would be 200 ticks.
     assert!(later > paused && later - paused < 150, "{paused} {later}");
-    // It ends like any other instance.
+    // A paused instance ends like any other instance.
     let instance = node.json(&["describe", "p", "-o", "json"])["instances"][0]["id"].clone();
     node.deploy_ok("p", &[("app.py", code), ("mote.toml", &scale)]);
     wait_for("the paused one to go", || {
@@ -134,7 +135,7 @@ fn programs_run_in_waiting_sandboxes_with_their_own_files_and_environment() {
         }
     }
     assert!(node.ok(&["logs", "one"]).contains("in a prewarmed sandbox"));
-    // A missing program is reported as on a node without prewarmed sandboxes.
+    // A missing program is reported in the same way as on a node without prewarmed sandboxes.
     let manifest = "version = 1\nruntime = \"exec\"\ncommand = [\"./gone\"]\n";
     let waited = node.deploy("gone", &[("mote.toml", manifest)]);
     let bare = Node::start_with(&["--prewarm", "off"]);

@@ -1,4 +1,4 @@
-//! Signed requests: the libraries of GitHub, Stripe and Standard Webhooks sign them.
+//! Signed requests. The libraries of GitHub, Stripe and Standard Webhooks sign them.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,7 +16,7 @@ const OTHER_SECRET: &str = "whsec_c2VjcmV0LW9mLXNvbWVib2R5LWVsc2U=";
 struct Signer(Answering);
 
 impl Signer {
-    /// Says that the libraries are missing if they are.
+    /// Starts the signer. If the libraries are missing, reports the test as skipped.
     fn start(test: &str) -> Option<Self> {
         let modules = repository().join(".cache/test-node/node_modules");
         if !modules.join("standardwebhooks").is_dir() {
@@ -27,7 +27,7 @@ impl Signer {
         Some(Self(Answering::start(Command::new("node").arg(script).arg(modules))))
     }
 
-    /// The header fields of a request.
+    /// Returns the header fields of a signed request.
     fn sign(&mut self, scheme: &str, secret: &str, body: &str, time: u64) -> Vec<(String, String)> {
         let wish = json!({ "scheme": scheme, "secret": secret, "body": body, "time": time });
         let fields = self.0.ask(&wish);
@@ -75,7 +75,7 @@ fn requests_are_accepted_as_the_libraries_sign_them() {
         let path = format!("/{scheme}");
         let now = unix_s();
         let long = "x".repeat(3 << 20);
-        // The library of GitHub signs no empty body.
+        // GitHub's library does not sign an empty body.
         let shortest = if scheme == "github" { " " } else { "" };
         for body in ["{\"action\":\"opened\"}", shortest, "ä\r\n\0", &long] {
             let fields = signer.sign(scheme, SECRET, body, now);
@@ -105,7 +105,7 @@ fn requests_are_accepted_as_the_libraries_sign_them() {
                 refused(&post(&node, &path, &fields, body), "another time");
             }
         }
-        // What is accepted for later is checked before.
+        // A request that is accepted for later is checked before it is accepted.
         let later = ("prefer".to_owned(), "respond-async".to_owned());
         let accepted =
             post(&node, &path, &[&good[..], std::slice::from_ref(&later)].concat(), body);
@@ -131,7 +131,7 @@ fn the_secret_can_come_later_and_be_replaced() {
     let answer = post(&node, "/hook", &first, body);
     assert_eq!((answer.status, answer.json()["code"].as_str()), (503, Some("M0531")));
     assert_eq!(answer.header("retry-after"), Some("60"));
-    // Line feeds at the end are those of an editor.
+    // Line feeds at the end are ignored, because editors add them.
     set_secret(&node, &format!("{SECRET}\n"));
     assert_eq!(post(&node, "/hook", &first, body).status, 200);
     set_secret(&node, OTHER_SECRET);
@@ -142,7 +142,7 @@ fn the_secret_can_come_later_and_be_replaced() {
     let answer = wait_for("the function", || Some(post(&node, "/hook", &second, body)));
     assert_eq!(answer.status, 200, "{}", answer.text());
     refused(&post(&node, "/hook", &first, body), "after a restart");
-    // Those who manage the node are not asked.
+    // Users who manage the node need no signature.
     assert!(node.ok(&["invoke", "hook", "-d", body]).contains("caller"));
 }
 
@@ -166,7 +166,7 @@ fn no_other_front_runs_the_function() {
         let answer = call_at(at, "POST", path, &fields, body.as_bytes());
         assert_eq!(answer.status, 401, "{path}: {}", answer.text());
     }
-    // What tinyFaaS accepts for later is not verified before, so it accepts nothing.
+    // tinyFaaS would accept requests for later without verifying them first, so it accepts none.
     let other = signer.sign("github", OTHER_SECRET, body, 0);
     for fields in [&good, &other] {
         for later in [None, Some(("x-tinyfaas-async", "true"))] {

@@ -1,5 +1,5 @@
-//! WebSockets in ASGI applications and in `fetch` functions: other implementations as clients, a
-//! framework, and clients that break the rules.
+//! WebSockets in ASGI applications and in `fetch` functions, tested with clients of other
+//! implementations, a framework, and clients that break the rules.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mote_tests::{Node, repository, skip, wait_for};
 
-/// A request for a WebSocket has this key; the value is the example of RFC 6455.
+/// The key in each request for a WebSocket. The value is the example of RFC 6455.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 /// A close frame with the code 1001, "going away".
 const GOING_AWAY: [u8; 4] = [0x88, 0x02, 0x03, 0xe9];
@@ -51,7 +51,7 @@ fn read(stream: &mut TcpStream, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// What is left until the end of the connection.
+/// Returns everything that arrives until the end of the connection.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -61,7 +61,7 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// A frame of a client, with a mask of zeros.
+/// Builds a client frame with a mask of zeros.
 fn frame(first: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first];
     match content.len() {
@@ -80,7 +80,7 @@ fn running(node: &Node, name: &str) -> u64 {
     node.json(&["describe", name, "-o", "json"])["requests"]["running"].as_u64().expect("a number")
 }
 
-/// Waits until the function has kept how the WebSocket of this path ended.
+/// Waits until the function has recorded how the WebSocket of this path ended.
 fn wait_for_end(node: &Node, name: &str, path: &str, expected: &str) {
     wait_for("the end", || (running(node, name) == 0).then_some(()));
     wait_for("what the function keeps", || {
@@ -198,7 +198,7 @@ fn an_asgi_application_decides_about_the_handshake() {
     assert_eq!(rest(&mut open(&node, "/asgi/fail")), b"\x88\x02\x03\xf3", "1011");
     assert!(node.ok(&["logs", "asgi"]).contains("ValueError: after accepting"));
     assert_eq!(rest(&mut open(&node, "/asgi/return")), b"\x88\x02\x03\xe8", "1000");
-    // What is no handshake is a request as before.
+    // A request that is not a handshake is handled as before.
     assert_eq!(node.get("/asgi/echo").text(), "plain GET");
     let fields = [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-key", "x")];
     assert_eq!(node.call("GET", "/asgi/echo", &fields, b"").text(), "plain GET");
@@ -236,7 +236,7 @@ fn clients_that_break_the_rules_are_closed() {
     check(&frame(0x81, b"\xff"), 1007);
     let fragments = [frame(0x02, &[0; 60_000]), frame(0x80, &[0; 60_000])].concat();
     check(&fragments, 1009);
-    // A client that leaves without a word.
+    // This client leaves without a close frame.
     drop(open(&node, "/asgi/gone"));
     wait_for_end(&node, "asgi", "/gone", "1006 ");
     // A close frame without a code.
@@ -260,7 +260,7 @@ fn the_node_ends_websockets_of_applications() {
         let found = node.mote(&["kv", "get", "asgi", "ended/replaced"]);
         (found.stdout == b"1001 ").then_some(())
     });
-    // One that does not listen is ended with its instance.
+    // A function that does not listen is ended together with its instance.
     let end = rest(&mut deaf);
     assert!(end.is_empty() || end.starts_with(&[0x88, 2]), "{end:?}");
 }
@@ -305,7 +305,7 @@ fn a_side_that_does_not_read_stops_the_other() {
     };
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     assert_eq!(rest(&mut stream), GOING_AWAY);
-    // A client that does not read stops its function.
+    // If a client does not read, its function must stop sending.
     let stream = open(&node, "/asgi/flood");
     wait_for("the function to wait", || (running(&node, "asgi") == 1).then_some(()));
     drop(stream);

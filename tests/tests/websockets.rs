@@ -1,5 +1,5 @@
-//! WebSockets into functions that are servers: other implementations as both peers, and clients and
-//! servers that break the rules.
+//! WebSockets into functions that are servers. Both sides are tested with other implementations,
+//! and with clients and servers that break the rules.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use mote_tests::{Node, repository, wait_for};
 
 const SERVER: &str = "version = 1\nruntime = \"server\"\n";
-/// A request for a WebSocket has this key; the value is the example of RFC 6455.
+/// The key in each request for a WebSocket. The value is the example of RFC 6455.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 /// A close frame with the code 1001, "going away".
 const GOING_AWAY: [u8; 4] = [0x88, 0x02, 0x03, 0xe9];
@@ -20,7 +20,7 @@ fn fixture(name: &str) -> String {
     std::fs::read_to_string(path).expect("a fixture")
 }
 
-/// Deploys the server that speaks WebSocket by hand, with these lines in its manifest.
+/// Deploys the server that implements WebSocket by hand, with these lines in its manifest.
 fn deploy_raw(node: &Node, lines: &str) {
     let manifest = format!("{SERVER}command = [\"./raw.py\"]\n{lines}");
     node.deploy_ok("raw", &[("raw.py", &fixture("raw.py")), ("mote.toml", &manifest)]);
@@ -53,7 +53,7 @@ fn read_head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).expect("a head")
 }
 
-/// What is left until the end of the connection.
+/// Returns everything that arrives until the end of the connection.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -109,8 +109,8 @@ fn other_implementations_pass_as_both_peers() {
         assert_eq!(node.get(&format!("/jspeer{target}")).text(), "closed with 4000 done");
         let said = node.get(&format!("/pypeer/suite{target}")).text();
         let failed: Vec<&str> = said.lines().filter(|line| line.contains("behavior=")).collect();
-        // In the case 7.1.5, the package `websockets` closes with another code than the suite
-        // expects; its own documentation says so.
+        // In case 7.1.5, the package `websockets` closes with a code other than the one that the
+        // suite expects. The package's own documentation says so.
         let is_known = |line: &&str| server == "py" && line.trim_start().starts_with("7.1.5:");
         assert!(failed.iter().all(is_known) && said.contains("247 cases"), "{server}: {said}");
     }
@@ -130,14 +130,14 @@ fn bytes_pass_in_both_directions_and_the_head_is_canonical() {
     let accept = "\r\nsec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n";
     assert!(head.contains(accept), "{head}");
     assert_eq!(read(&mut stream, HELLO.len()), HELLO);
-    // It is a running invocation. Its deadline concerns the handshake only, and its instance is
-    // busy, so the autoscaler does not stop it.
+    // The WebSocket counts as a running invocation. The deadline applies only to the handshake, and
+    // the instance is busy, so the autoscaler does not stop it.
     while began.elapsed() < Duration::from_secs(2) {
         stream.write_all(b"\x81\x02hi").expect("sent");
         assert_eq!(read(&mut stream, 4), b"\x81\x02hi");
     }
     assert_eq!(running(&node, "raw"), 1);
-    // Nothing behind the handshake is a request, whatever it looks like.
+    // After the handshake, nothing is treated as a request, whatever it looks like.
     let smuggled = b"GET /raw/head HTTP/1.1\r\nHost: localhost\r\n\r\n";
     stream.write_all(smuggled).expect("sent");
     assert_eq!(read(&mut stream, smuggled.len()), smuggled);
@@ -168,13 +168,13 @@ fn only_an_accepted_handshake_ends_http() {
         stream.write_all(text.as_bytes()).expect("sent");
         String::from_utf8_lossy(&rest(&mut stream)).into_owned()
     };
-    // An answer that refuses is passed on, and is the last one of its connection.
+    // A refusing answer is passed on, and is the last answer of its connection.
     let said = ask(&request("/raw/refuse"));
     assert!(said.starts_with("HTTP/1.1 403 Forbidden\r\n") && said.ends_with("no"), "{said}");
     assert!(said.contains("\r\nconnection: close\r\n"), "{said}");
     let said = ask(&request("/raw/wrong"));
     assert!(said.starts_with("HTTP/1.1 502 ") && said.contains("M0513"), "{said}");
-    // Bytes behind the request, at once or later, but before the answer.
+    // Bytes follow the request, at once or later, but before the answer.
     let said = ask(&format!("{}\x01", request("/raw/echo")));
     assert!(said.starts_with("HTTP/1.1 400 ") && said.contains("M1020"), "{said}");
     let mut early = connect(&node);
@@ -185,7 +185,8 @@ fn only_an_accepted_handshake_ends_http() {
     let said = String::from_utf8_lossy(&rest(&mut early)).into_owned();
     assert!(said.starts_with("HTTP/1.1 400 ") && said.contains("M1020"), "{said}");
     assert!(!said.contains("plain"), "{said}");
-    // Requests that are none for a WebSocket, and functions that take none: `Upgrade` is ignored.
+    // `Upgrade` is ignored if the request is not for a WebSocket or the function does not accept
+    // WebSockets.
     let close = "Connection: close, Upgrade\r\n";
     for (from, to) in [
         ("Upgrade: WebSocket\r\n", "Upgrade: h2c\r\n"),
@@ -211,7 +212,7 @@ fn the_node_ends_a_websocket_with_a_close_frame() {
     let mut node = Node::start();
     deploy_raw(&node, "[limits]\nstream_idle = \"300ms\"\n");
     assert_eq!(rest(&mut open(&node, "/raw/echo")), GOING_AWAY, "silence");
-    // A frame that is not complete must not be followed by another.
+    // After an incomplete frame, no other frame may be sent.
     let mut half = open(&node, "/raw/half");
     assert_eq!(rest(&mut half), b"\x82\x7e\x01", "silence inside a frame");
     assert_eq!(rest(&mut open(&node, "/raw/leave")), GOING_AWAY, "the function ends");
@@ -240,7 +241,7 @@ fn a_side_that_does_not_read_stops_the_other() {
     stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a socket");
     let piece = vec![0; 64 << 10];
     let mut written = 0;
-    // The sockets on the way hold some megabytes, and the node nothing.
+    // The sockets on the way hold some megabytes, but the node holds nothing.
     let error = loop {
         match stream.write(&piece) {
             Ok(bytes) => written += bytes,
@@ -249,9 +250,9 @@ fn a_side_that_does_not_read_stops_the_other() {
         assert!(written < 32 << 20, "{written} bytes were taken");
     };
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    // The same silence ends it.
+    // The same period of silence then ends the connection.
     assert_eq!(rest(&mut stream), GOING_AWAY);
-    // A client that does not read what comes back stops its own function in the same way.
+    // If a client does not read what comes back, its own function stops in the same way.
     let mut stream = open(&node, "/raw/echo");
     stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a socket");
     let mut written = 0;

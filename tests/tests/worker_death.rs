@@ -1,7 +1,8 @@
-//! The death of a worker is reported correctly and costs no more than the calls that it held
-//! (T-WORK).
+//! The death of a worker is reported correctly and costs no more than the calls that the worker
+//! held (T-WORK).
 //!
-//! Workers are killed from outside while a call runs in them: 50 times, 1,000 with `MOTE_LONG=1`.
+//! Workers are killed from outside while they run a call: 50 times, or 1,000 times with
+//! `MOTE_LONG=1`.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,13 +13,13 @@ use mote_tests::{
     wait_for,
 };
 
-/// Run time of a call that is to be killed; the kill must come before its end.
+/// Run time of a call whose worker will be killed. The kill must come before its end.
 const WORK_MS: u32 = 150 * SLOWNESS;
 const SAID: &str = "killed by signal 9";
 
 type Headers<'a> = &'a [(&'a str, &'a str)];
 
-/// One instance at a time, so that a kill hits the one that is working.
+/// There is one instance at a time, so that a kill hits the working one.
 const ALONE: &str = "version = 1\n[scale]\nmax = 1\n";
 
 fn works(ms: u32) -> String {
@@ -27,7 +28,7 @@ fn works(ms: u32) -> String {
     )
 }
 
-/// An answer of the management API, without starting a process for the request.
+/// Reads an answer of the management API without starting a process for the request.
 fn management(node: &Node, path: &str) -> String {
     let mut socket = UnixStream::connect(node.dir.path().join("s")).expect("the node's socket");
     let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
@@ -37,14 +38,14 @@ fn management(node: &Node, path: &str) -> String {
     text.split_once("\r\n\r\n").expect("an answer").1.to_owned()
 }
 
-/// Invocations that run in instances of `function`.
+/// Counts the invocations that run in instances of `function`.
 fn running(node: &Node, function: &str) -> u64 {
     let body = management(node, &format!("/v1/functions/{function}"));
     let described: serde_json::Value = serde_json::from_str(&body).expect("JSON");
     described["requests"]["running"].as_u64().expect("a number")
 }
 
-/// Kills every worker of the node while one call runs, and returns the time from the kill until the
+/// Kills every worker of the node while one call runs. Returns the time from the kill until the
 /// answer. If `kills` is more than one, the next kill follows when the call runs again.
 fn killed(
     node: &Node,
@@ -55,7 +56,7 @@ fn killed(
 ) -> (Answer, Duration) {
     let http = node.http;
     let path = format!("/{function}");
-    // An answer can be complete before the node no longer counts its invocation as running. The kill
+    // An answer can be complete while the node still counts its invocation as running. The kill
     // would then come before the call.
     wait_for("the call before to end", || (running(node, function) == 0).then_some(()));
     std::thread::scope(|scope| {
@@ -66,7 +67,7 @@ fn killed(
         let mut at = Instant::now();
         let mut before = Vec::new();
         for _ in 0..kills {
-            // An instance in which the call has not run yet.
+            // Waits for an instance in which the call has not run before.
             let pids = wait_for("the call to run in a worker", || {
                 let pids = programs(node.pid());
                 let fresh = pids.iter().any(|pid| !before.contains(pid));
@@ -83,7 +84,7 @@ fn killed(
     })
 }
 
-/// Instances of the node that ended by themselves, as its metrics count them.
+/// Counts the instances that ended by themselves, according to the node's metrics.
 fn crashes(node: &Node) -> u64 {
     let answer = management(node, "/metrics");
     let counts = answer.lines().filter(|line| {
@@ -97,7 +98,7 @@ fn median(times: &mut [Duration]) -> Duration {
     times[times.len() / 2]
 }
 
-/// The time that a call which needs a new instance takes in addition to its work.
+/// Measures how much longer a call takes if it needs a new instance.
 fn cold_start(node: &Node) -> Duration {
     let since = Instant::now();
     let answer = Connection::open(node.http).call("GET", "/f", &[], b"");
@@ -136,7 +137,7 @@ fn a_killed_worker_fails_only_what_may_not_run_twice() {
         failed += 1;
         assert!(answer.text().contains(SAID), "{}", answer.text());
         assert_eq!(answer.json()["code"], "M0511");
-        // No call waited, so nothing was started until now.
+        // No call waited, so no instance was started until now.
         cold.push(cold_start(&node));
     }
     let cold = median(&mut cold);
@@ -171,7 +172,7 @@ fn a_call_runs_again_once_and_never_after_its_answer_began() {
     }
     programs(node.pid()).into_iter().for_each(|pid| signal(pid, "KILL"));
     connection.set_read_timeout(Some(Duration::from_secs(4))).expect("timeout");
-    // The connection is closed or reset; the end of a complete answer must not arrive.
+    // The connection is closed or reset. The end of a complete answer must not arrive.
     let _ = connection.read_to_end(&mut seen);
     let text = String::from_utf8_lossy(&seen);
     assert_eq!(text.matches("begun").count(), 1, "{text}");
@@ -179,8 +180,8 @@ fn a_call_runs_again_once_and_never_after_its_answer_began() {
     wait_for("the replacement", || (node.get("/s/quick").status == 200).then_some(()));
 }
 
-/// A Node worker that ends by itself takes a moment to exit. Calls that arrived in this time were
-/// lost with it.
+/// A Node worker that ends by itself takes a moment to exit. Formerly, calls that arrived during
+/// this moment were lost with it.
 #[test]
 fn calls_right_after_an_uncaught_exception_are_answered_by_the_next_worker() {
     let node = Node::start();
@@ -197,7 +198,8 @@ fn calls_right_after_an_uncaught_exception_are_answered_by_the_next_worker() {
             assert_eq!((next.status, next.text().as_str()), (200, "answered"), "round {round}");
         };
         is_answered(&mut first);
-        // Where a start takes long, the front would close a connection that was opened before it.
+        // If a start takes long, the front would close a connection that was opened before the
+        // start.
         is_answered(&mut Connection::open(node.http));
     }
 }
@@ -216,9 +218,9 @@ fn no_more_calls_fail_than_the_worker_held() {
     let mut most = 0;
     let mut hit = 0;
     for round in 0..rounds {
-        // The worker that was killed last must be gone, and the node must know it. While a worker
-        // dies, the node may give it calls, which would be lost in addition to those of the next
-        // worker.
+        // The worker that was killed last must be gone, and the node must know it. The node may
+        // give calls to a dying worker, and these would be lost in addition to the calls of the
+        // next worker.
         wait_for("the end of the worker that was killed", || {
             (crashes(&node) == round).then_some(())
         });
@@ -228,7 +230,7 @@ fn no_more_calls_fail_than_the_worker_held() {
             let calls: Vec<_> = (0..CALLS)
                 .map(|_| scope.spawn(move || Connection::open(http).call("POST", "/f", &[], b"")))
                 .collect();
-            // A stall of this machine may let all of them end first; then nothing is lost.
+            // If this machine stalls, all calls may end before the kill. Then nothing is lost.
             wait_for("calls to run", || {
                 let over = calls.iter().all(|call| call.is_finished());
                 (over || running(&node, "f") >= 6).then_some(())

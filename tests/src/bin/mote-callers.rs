@@ -1,10 +1,11 @@
-//! The callers of `mote_tests::restarting` as a program, for systems in which only packages are
-//! installed: `scripts/test-dist.sh upgrade` runs it there.
+//! The callers of `mote_tests::restarting` as a program, for systems on which only packages are
+//! installed. `scripts/test-dist.sh upgrade` runs it there.
 //!
-//! `mote-callers HTTP COAP` calls the functions `echo` and `slow` of the node at these addresses. For
-//! each line with a number on its standard input it answers with a line as soon as so many further
-//! requests have been answered. At the end of the input it stops, prints what each kind of caller has
-//! seen, and fails if a request was lost or an accepted invocation has not run.
+//! `mote-callers HTTP COAP` calls the functions `echo` and `slow` of the node at these addresses.
+//! Each line on its standard input contains a number. The program answers with a line as soon as
+//! that many further requests have been answered. At the end of the input, the program stops the
+//! callers and prints the tally of each kind. It fails if a request was lost or an accepted
+//! invocation has not run.
 
 use std::io::BufRead as _;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! What is known of the room at other cells, and which of them gets an invocation. Pure: the time
-//! and random numbers are arguments.
+//! The known room at other cells, and the choice of the cell that receives an invocation. Pure: the
+//! time and random numbers are arguments.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,7 +7,7 @@ use mote_core::elsewhere::{Load, RevisionKey};
 
 use crate::frames::Refused;
 
-/// How long a cell is not asked for a revision again that it did not have.
+/// After a cell reported that it does not have a revision, how long it is not asked for it again.
 const ABSENT_NS: u64 = 1_000_000_000;
 
 /// The number of a cell, unique while the node runs.
@@ -24,16 +24,16 @@ struct Cell {
     is_up: bool,
     is_draining: bool,
     free_bytes: u64,
-    /// The revisions that it has listed, or to which something was sent since its last report.
+    /// The revisions that the cell has listed, and those that were claimed since its last report.
     revisions: HashMap<RevisionKey, Room>,
 }
 
-/// The room of a revision at a cell, less what was sent since the cell reported it.
+/// The room for a revision at a cell: what the cell reported, less what was claimed since then.
 #[derive(Debug, Clone, Copy, Default)]
 struct Room {
     ready: u32,
     more: u32,
-    /// The cell does not have the revision; asked again from then on.
+    /// The cell does not have the revision. It is not asked again before this time.
     absent_until_ns: Option<u64>,
 }
 
@@ -60,24 +60,24 @@ impl Room {
         }
     }
 
-    /// Places of ready instances are better than any number of others.
+    /// Any place at a ready instance ranks above every place that needs a new instance.
     fn rank(&self) -> (u32, u32) {
         (self.ready, self.more)
     }
 }
 
 impl Board {
-    /// A connection to a cell was made.
+    /// Records that a connection to a cell was made.
     pub(crate) fn up(&mut self, id: CellId) {
         self.cells.insert(id, Cell { is_up: true, ..Cell::default() });
     }
 
-    /// The connection to a cell was lost, or the cell was removed from the list.
+    /// Records that the connection to a cell was lost, or that the cell was removed from the list.
     pub(crate) fn down(&mut self, id: CellId) {
         self.cells.remove(&id);
     }
 
-    /// A cell has reported its load. Returns the revisions that may have more room now.
+    /// Records the load that a cell has reported.
     pub(crate) fn report(&mut self, id: CellId, load: Load, is_draining: bool, now_ns: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         cell.free_bytes = load.free_bytes;
@@ -90,7 +90,8 @@ impl Board {
         }
     }
 
-    /// Takes a place at the better of two cells that have one. `random` chooses the two.
+    /// Picks two random cells with room, and takes a place at the better one. `random` chooses the
+    /// two.
     pub(crate) fn claim(
         &mut self,
         wanted: &RevisionKey,
@@ -119,7 +120,7 @@ impl Board {
         Some(id)
     }
 
-    /// An invocation at a cell has ended, so its place is free again.
+    /// Frees a place, because an invocation at the cell has ended.
     pub(crate) fn release(&mut self, id: CellId, wanted: &RevisionKey) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         if let Some(room) = cell.revisions.get_mut(wanted) {
@@ -127,7 +128,7 @@ impl Board {
         }
     }
 
-    /// A cell did not take an invocation.
+    /// Records that a cell refused an invocation.
     pub(crate) fn refused(&mut self, id: CellId, wanted: &RevisionKey, why: Refused, now_ns: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let absent = (why == Refused::NotHere).then_some(now_ns + ABSENT_NS);
@@ -135,8 +136,8 @@ impl Board {
         cell.revisions.insert(wanted.clone(), room);
     }
 
-    /// Places for a revision at all cells, as far as they have listed it; 1 for a cell that has
-    /// not listed it and has memory.
+    /// Counts the places for a revision at all cells. A cell that has not listed the revision
+    /// counts as 1 place if it has free memory.
     pub(crate) fn places(&self, wanted: &RevisionKey, now_ns: u64) -> u32 {
         let cells = self.cells.values();
         let places = cells.map(|cell| match cell.revisions.contains_key(wanted) {
@@ -146,7 +147,7 @@ impl Board {
         places.fold(0, u32::saturating_add)
     }
 
-    /// The free memory of a cell and whether it takes nothing more; `None` if there is no
+    /// Returns the free memory of a cell, and whether the cell is draining. `None` if there is no
     /// connection to it.
     pub(crate) fn cell(&self, id: CellId) -> Option<(u64, bool)> {
         let cell = self.cells.get(&id).filter(|cell| cell.is_up)?;

@@ -1,14 +1,15 @@
 //! The frames between two cells. Pure.
 //!
-//! Integers are little-endian. The header has the layout of the worker protocol's:
+//! Integers are little-endian. The header has the same layout as in the worker protocol:
 //!
 //! ```text
 //! header (12 bytes): payload length u32 | kind u8 | flags u8 | zero u16 | stream u32
 //! ```
 //!
-//! The cell that made the connection chooses the streams, and each of them is one invocation. It
-//! sends INVOKE, BODY, TRAILERS, FAILED and CANCEL; the other cell sends LOAD, REFUSED, RESULT,
-//! FAULT, BODY, TRAILERS, FAILED and STOP. Both send HELLO first, CREDIT, PING and PONG.
+//! The cell that made the connection chooses the numbers of streams. Each stream is one invocation.
+//! That cell sends INVOKE, BODY, TRAILERS, FAILED and CANCEL. The other cell sends LOAD, REFUSED,
+//! RESULT, FAULT, BODY, TRAILERS, FAILED and STOP. Both begin with HELLO, and both send CREDIT,
+//! PING and PONG.
 
 use std::sync::Arc;
 
@@ -21,55 +22,55 @@ use mote_core::invocation::{Head, headers};
 use mote_core::{Fault, Invocation, InvocationId, Phases, Reply, Trigger};
 use mote_spec::{FunctionName, Platform};
 
-/// The version of this protocol. Cells of different versions do not forward to each other.
+/// The version of this protocol. Cells with different versions do not forward to each other.
 pub(crate) const VERSION: u16 = 1;
 pub(crate) const HEADER_BYTES: usize = 12;
 /// Largest chunk in one BODY frame.
 pub(crate) const CHUNK_BYTES_MAX: usize = 16 << 10;
 /// Bodies up to this size travel inside INVOKE and RESULT.
 pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
-/// Bytes of BODY that a cell may send on one stream and direction before it receives CREDIT.
+/// How many bytes of BODY a cell may send on a stream in one direction before it receives CREDIT.
 pub(crate) const WINDOW_BYTES: u32 = 64 << 10;
-/// Revisions in one LOAD.
+/// The most revisions in one LOAD.
 pub(crate) const REVISIONS_MAX: usize = 1_024;
 pub(crate) const CELL_NAME_BYTES_MAX: usize = 63;
 /// Longest text of a fault.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// This frame is the last of its direction on its stream.
+/// Marks the last frame of its direction on its stream.
 pub(crate) const FLAG_END: u8 = 1;
-/// A body of unknown length.
+/// Stands for the length of a body whose length is unknown.
 const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Version u16, then the name of the cell.
+    /// Version u16, then the name of the cell. The first frame of each side.
     Hello = 1,
     /// How much room the cell has.
     Load = 2,
-    /// Asks for a PONG.
+    /// Asks the other side for a PONG.
     Ping = 3,
-    /// The answer to a PING.
+    /// Answers a PING.
     Pong = 4,
-    /// An invocation begins.
+    /// Begins an invocation.
     Invoke = 5,
-    /// The cell has not begun the invocation and will not: u8, a [`Refused`].
+    /// The cell has not begun the invocation and never will. Payload: u8, a [`Refused`].
     Refused = 6,
-    /// An answer begins.
+    /// Begins an answer.
     Result = 7,
     /// The invocation failed.
     Fault = 8,
     /// A chunk of a body.
     Body = 9,
-    /// The trailer fields of a body, which has ended.
+    /// The body has ended. Payload: its trailer fields.
     Trailers = 10,
-    /// A body ends early: u8.
+    /// The body ends early. Payload: u8, the reason.
     Failed = 11,
-    /// u32: bytes of BODY that were taken.
+    /// Allows further bytes. Payload: u32, the bytes of BODY that were consumed.
     Credit = 12,
-    /// No caller waits for the invocation any more.
+    /// The caller no longer waits for the invocation.
     Cancel = 13,
-    /// Nothing reads the body of the request any more.
+    /// The body of the request is no longer read.
     Stop = 14,
 }
 
@@ -83,7 +84,7 @@ impl Kind {
         all.into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// Longest payload of this kind.
+    /// Longest payload of a frame of this kind.
     fn payload_bytes_max(self) -> usize {
         match self {
             Kind::Hello => 2 + CELL_NAME_BYTES_MAX,
@@ -100,12 +101,12 @@ impl Kind {
     }
 }
 
-/// Bytes that are not a valid frame. The connection cannot be used afterwards.
+/// The bytes are not a valid frame. The connection cannot be used any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it sent a malformed frame: {0}")]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Why a cell has not begun an invocation.
+/// Why a cell refused to begin an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Refused {
@@ -121,8 +122,8 @@ pub(crate) struct Frame {
     pub(crate) payload: Bytes,
 }
 
-/// Splits the next frame off `buffer`; `None` if it is not complete yet. A frame that is longer
-/// than its kind allows is an error as soon as its header has arrived.
+/// Splits the next frame off `buffer`. Returns `None` if the frame is not complete yet. If a frame
+/// is longer than its kind allows, returns an error as soon as the header has arrived.
 pub(crate) fn split(buffer: &mut BytesMut) -> Result<Option<Frame>, Malformed> {
     let Some(header) = buffer.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
@@ -160,7 +161,7 @@ pub(crate) fn put(
     out[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
 }
 
-/// Reads the parts of a payload.
+/// Reads the fields of a payload.
 struct Reader(Bytes);
 
 impl Reader {
@@ -199,7 +200,7 @@ impl Reader {
         Ok(RevisionKey { function, number: self.u64()?, content: self.u64()? })
     }
 
-    /// A header block, checked as far as code that reads it relies on it.
+    /// Reads a header block. Checks everything that other code relies on.
     fn fields(&mut self, length: usize) -> Result<Bytes, Malformed> {
         let block = self.take(length)?;
         let read: usize = headers(&block).map(|(name, value)| name.len() + value.len() + 2).sum();
@@ -221,7 +222,7 @@ fn put_revision(out: &mut Vec<u8>, key: &RevisionKey) {
     out.extend_from_slice(&key.content.to_le_bytes());
 }
 
-/// Whether a text can be the name of a cell.
+/// Whether a text is a valid name of a cell.
 pub(crate) fn is_cell_name(text: &str) -> bool {
     let fits = (1..=CELL_NAME_BYTES_MAX).contains(&text.len());
     fits && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
@@ -234,7 +235,8 @@ pub(crate) fn put_hello(out: &mut Vec<u8>, name: &str) {
     });
 }
 
-/// The version and the name of a HELLO; the name is empty if the cell does not know it.
+/// Reads the version and the name from a HELLO. The name is empty if the cell does not know its
+/// name.
 pub(crate) fn read_hello(frame: &Frame) -> Result<(u16, String), Malformed> {
     if frame.kind != Kind::Hello {
         return Err(Malformed("it did not begin with HELLO"));
@@ -262,7 +264,7 @@ pub(crate) fn load(load: &Load, draining: bool) -> Vec<u8> {
     out
 }
 
-/// The load in a LOAD, and whether the cell takes nothing more.
+/// Reads a LOAD. Also returns whether the cell is draining.
 pub(crate) fn read_load(payload: Bytes) -> Result<(Load, bool), Malformed> {
     let mut reader = Reader(payload);
     let free_bytes = reader.u64()?;
@@ -279,7 +281,7 @@ pub(crate) fn read_load(payload: Bytes) -> Result<(Load, bool), Malformed> {
     Ok((Load { free_bytes, revisions }, draining))
 }
 
-/// The body of a message that travels inside its first frame, if it does.
+/// Returns the body of a message, if the body travels inside the message's first frame.
 fn inline(body: &Body) -> Option<Bytes> {
     match body {
         Body::Empty => Some(Bytes::new()),
@@ -288,12 +290,13 @@ fn inline(body: &Body) -> Option<Bytes> {
     }
 }
 
-/// Whether an invocation fits into a frame. Longer heads are legal but rare, and stay here.
+/// Whether an invocation fits into a frame. An invocation with a longer head is legal but rare, and
+/// is not forwarded.
 pub(crate) fn fits(invocation: &Invocation) -> bool {
     invocation.head.wire().len() <= HEAD_BYTES_MAX
 }
 
-/// Appends an INVOKE. Returns whether it holds the whole body.
+/// Appends an INVOKE. Returns whether the frame holds the whole body.
 pub(crate) fn put_invoke(
     out: &mut Vec<u8>,
     stream: u32,
@@ -326,11 +329,11 @@ pub(crate) fn put_invoke(
     body.is_some()
 }
 
-/// An invocation of another cell, without its body if that streams.
+/// An invocation from another cell. Its body is missing if the body streams.
 pub(crate) struct Invoked {
     pub(crate) key: RevisionKey,
     pub(crate) invocation: Invocation,
-    /// The declared length of a body that streams, if the body streams.
+    /// `Some` if the body streams; then the declared length of the body, if one was declared.
     pub(crate) streams: Option<Option<u64>>,
 }
 
@@ -375,7 +378,7 @@ pub(crate) fn read_invoke(frame: &Frame, now_ns: u64) -> Result<Invoked, Malform
     Ok(Invoked { key, invocation, streams })
 }
 
-/// The chain of these functions, from the last to the first, that has led to `called`.
+/// Builds the call chain that has led to `called`. `names` lists its functions from last to first.
 fn chain(names: &[FunctionName], called: &FunctionName) -> Result<Option<Arc<Chain>>, Malformed> {
     let mut chain = None;
     for (at, name) in names.iter().enumerate().rev() {
@@ -386,12 +389,12 @@ fn chain(names: &[FunctionName], called: &FunctionName) -> Result<Option<Arc<Cha
     Ok(chain)
 }
 
-/// A small part of a buffer as bytes of its own, so that it does not keep the buffer.
+/// Copies a small part of a buffer, so that this part does not keep the whole buffer in memory.
 pub(crate) fn own(bytes: Bytes) -> Bytes {
     if bytes.len() < CHUNK_BYTES_MAX / 2 { Bytes::copy_from_slice(&bytes) } else { bytes }
 }
 
-/// Appends a RESULT. Returns whether it holds the whole body.
+/// Appends a RESULT. Returns whether the frame holds the whole body.
 pub(crate) fn put_result(out: &mut Vec<u8>, stream: u32, reply: &Reply) -> bool {
     let body = inline(&reply.body);
     put(out, Kind::Result, body.is_some(), stream, |out| {
@@ -415,7 +418,7 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Bytes,
     pub(crate) body: Bytes,
-    /// The declared length of a body that streams, if the body streams.
+    /// `Some` if the body streams; then the declared length of the body, if one was declared.
     pub(crate) streams: Option<Option<u64>>,
     init_ns: u64,
     to_worker_ns: u64,
@@ -424,8 +427,9 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The phases on the clock of this machine, for an invocation that was received at
-    /// `received_ns` and is answered at `now_ns`. The way between the cells counts as waiting.
+    /// Converts the phases to the clock of this machine, for an invocation that was received at
+    /// `received_ns` and is answered at `now_ns`. The transport between the cells counts as
+    /// waiting.
     pub(crate) fn phases(&self, received_ns: u64, now_ns: u64) -> Phases {
         let returned_ns = now_ns.saturating_sub(self.from_worker_ns).max(received_ns);
         let entered_ns = returned_ns.saturating_sub(self.run_ns).max(received_ns);
@@ -485,7 +489,7 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
         Fault::BadReply { message } => (16, 0, 0, message.as_str()),
         Fault::AnswerTooLarge { limit_bytes } => (17, 0, *limit_bytes, ""),
         Fault::Internal { message } => (18, 0, 0, message.as_str()),
-        // The front that receives a request checks its caller, so no cell sends these.
+        // The front that receives a request checks the caller, so no cell ever sends these faults.
         Fault::NoKey => (19, 0, 0, ""),
         Fault::OtherKey => (20, 0, 0, ""),
         Fault::TooManyKeys => (21, 0, 0, ""),
@@ -572,7 +576,7 @@ pub(crate) fn read_fault(payload: Bytes) -> Result<Fault, Malformed> {
     })
 }
 
-/// The number of a reason why a body ends early.
+/// Returns the number of a reason for which a body ends early.
 pub(crate) fn body_error_number(error: &BodyError) -> u8 {
     match error {
         BodyError::TooLarge(_) => 1,
@@ -582,7 +586,8 @@ pub(crate) fn body_error_number(error: &BodyError) -> u8 {
     }
 }
 
-/// The reason with this number. The limit of a body is not sent, because a front checks it.
+/// Returns the reason with this number. The reason "too large" is never sent, because a front
+/// checks the limit of a body.
 pub(crate) fn body_error(number: u8) -> BodyError {
     match number {
         3 => BodyError::TimedOut,

@@ -1,20 +1,21 @@
 //! Cells: nodes of one cluster that forward invocations to each other.
 //!
-//! A cell that cannot run an invocation sends it to another cell that has room, over one connection
-//! for each pair and direction. The engine decides when an invocation leaves and when one of
-//! another cell is taken ([`mote_core::elsewhere`]); this crate knows which cells there are, how
-//! much room each has (`board.rs`), and carries invocations and answers (`frames.rs`, `link.rs`).
-//! Start reading at `sender.rs` (the cell that forwards) and `receiver.rs` (the one that runs).
+//! A cell that cannot run an invocation sends it to another cell that has room. Each pair of cells
+//! has one connection per direction. The engine decides when an invocation leaves and when the cell
+//! takes an invocation of another cell ([`mote_core::elsewhere`]). This crate knows which cells
+//! there are and how much room each has (`board.rs`), and carries invocations and answers
+//! (`frames.rs`, `link.rs`). Start reading at `sender.rs` (the cell that forwards) and
+//! `receiver.rs` (the cell that runs).
 //!
 //! It must not know revisions, queues, fronts or the management API.
 //!
 //! The files:
 //!
 //! - `board.rs`, `frames.rs`: the room at other cells, and the frames (pure)
-//! - `link.rs`, `socket.rs`: a connection: streams, credit, signs of life
+//! - `link.rs`, `socket.rs`: a connection with its streams, credit and keep-alive
 //! - `tls.rs`, `raw_keys.rs`: the key that cells share
-//! - `waiters.rs`: invocations that would leave
-//! - `view.rs`: what people see
+//! - `waiters.rs`: waiting invocations that could run at another cell
+//! - `view.rs`: the cells as people see them
 
 #![forbid(unsafe_code)]
 
@@ -51,9 +52,9 @@ pub use tls::{CellKey, KeyError};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellAddress {
-    /// Its name; empty if it is not known.
+    /// The cell's name; empty if it is not known.
     pub name: String,
-    /// The address at which it listens for other cells.
+    /// The address at which the cell listens for other cells.
     pub address: SocketAddr,
 }
 
@@ -64,20 +65,20 @@ pub enum ListError {
     TooMany,
     #[error("{0:?} is not the name of a cell: 1 to 63 letters, digits, `-`, `.` and `_`")]
     Name(String),
-    /// A name or address appears twice.
+    /// A name or an address appears twice.
     #[error("{0} appears twice")]
     Twice(String),
 }
 
-/// A cell as this one sees it.
+/// The state of another cell, as this cell sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellState {
     pub cell: CellAddress,
     /// `connected`, `draining` or `unreachable`.
     pub state: &'static str,
-    /// Memory that it has for further instances, in bytes.
+    /// Bytes of memory that the cell has for further instances.
     pub free_bytes: u64,
-    /// Invocations of this cell that it runs now.
+    /// Invocations of this cell that the other cell runs now.
     pub in_flight: usize,
     /// Why the last connection ended or could not be made.
     pub last_error: Option<String>,
@@ -90,13 +91,13 @@ pub struct Figures {
     pub spilled_out: u64,
     /// Invocations that this cell ran for others.
     pub spilled_in: u64,
-    /// Invocations that another cell did not take, so that they came back.
+    /// Invocations that another cell refused, so that they came back.
     pub returned: u64,
-    /// Invocations that were run again because their cell was lost.
+    /// Invocations that were run again because the cell that ran them was lost.
     pub repeated: u64,
-    /// Invocations that failed because their cell was lost.
+    /// Invocations that failed because the cell that ran them was lost.
     pub lost: u64,
-    /// Connections of other cells.
+    /// Connections that other cells have made to this one.
     pub connections: u64,
 }
 
@@ -109,27 +110,27 @@ struct Counters {
     lost: AtomicU64,
 }
 
-/// What all connections share.
+/// The data that all connections share.
 struct Shared {
     key: CellKey,
     address: SocketAddr,
     runtime: Handle,
     here: Arc<dyn Here>,
-    /// This cell's own name; empty until it is given one.
+    /// This cell's own name; empty until a list of cells sets it.
     name: Mutex<String>,
     board: Mutex<Board>,
     peers: Mutex<Vec<Arc<Peer>>>,
     waiters: Waiters,
     next_id: AtomicU64,
     draining: AtomicBool,
-    /// Connections of other cells, each with the invocations on it.
+    /// Connections that other cells have made, each with the invocations on it.
     inbound: Mutex<Vec<std::sync::Weak<Link>>>,
     inbound_count: AtomicUsize,
-    /// The load may have changed.
+    /// Notified when the load may have changed.
     changed: Notify,
-    /// The payload of the latest LOAD.
+    /// The payload of the latest LOAD frame.
     load: Mutex<Vec<u8>>,
-    /// The last connection that could not prove that it is a cell.
+    /// The last connection that could not prove that it comes from a cell, and why.
     stranger: Mutex<Option<String>>,
     counters: Counters,
     random: RandomState,
@@ -172,8 +173,9 @@ impl Cells {
         Ok(Self(shared))
     }
 
-    /// Replaces the list of the other cells, and this cell's own name. Connections to cells that
-    /// stay are kept; those to others end with the last invocation on them.
+    /// Replaces the list of other cells, and sets this cell's own name. Connections to cells that
+    /// stay in the list are kept. Each connection to a removed cell ends with the last invocation
+    /// on it.
     pub fn set(&self, name: &str, cells: &[CellAddress]) -> Result<(), ListError> {
         check(name, cells)?;
         let shared = &self.0;
@@ -201,12 +203,10 @@ impl Cells {
         self.0.address
     }
 
-    /// This cell's own name, which may be empty.
     pub fn name(&self) -> String {
         self.0.name.lock().clone()
     }
 
-    /// The other cells.
     pub fn states(&self) -> Vec<CellState> {
         let peers = self.0.peers.lock();
         let board = self.0.board.lock();
@@ -227,7 +227,7 @@ impl Cells {
         peers.iter().map(state).collect()
     }
 
-    /// Why the last connection from elsewhere was refused, if one was.
+    /// Why the last connection from a stranger was refused, if one was refused.
     pub fn last_stranger(&self) -> Option<String> {
         self.0.stranger.lock().clone()
     }
@@ -245,15 +245,15 @@ impl Cells {
         }
     }
 
-    /// Tells the other cells that this one takes nothing more, and lets invocations that wait here
-    /// leave for them.
+    /// Tells the other cells that this cell takes no more invocations, and lets invocations that
+    /// wait here leave for other cells.
     pub fn drain(&self) {
         self.0.draining.store(true, Ordering::Relaxed);
         self.0.changed.notify_one();
         self.0.waiters.wake_all();
     }
 
-    /// Resolves when no invocation of another cell runs here.
+    /// Waits until no invocation of another cell runs here.
     pub async fn drained(&self) {
         let links: Vec<_> =
             self.0.inbound.lock().iter().filter_map(|link| link.upgrade()).collect();

@@ -1,9 +1,10 @@
-//! One connection to another cell: the streams on it, what waits to be written, and the task that
-//! reads and writes.
+//! One connection to another cell: its streams, the bytes that wait to be written, and the task
+//! that reads and writes.
 //!
-//! Everything is behind one short lock. Whoever has a frame puts it into the outgoing bytes and
-//! wakes the task; the task writes all of them at once. A sender of a body waits for credit of its
-//! stream and for room in the outgoing bytes, so each connection holds a bounded number of bytes.
+//! One lock, held only briefly, protects everything. Code that has a frame to send appends it to
+//! the outgoing bytes and wakes the task, which writes all of them at once. The sender of a body
+//! waits for credit of its stream and for room in the outgoing bytes, so each connection holds a
+//! bounded number of bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -25,16 +26,16 @@ use crate::frames::{
     self, Answer, CHUNK_BYTES_MAX, Frame, Kind, Malformed, Refused, WINDOW_BYTES, put,
 };
 
-/// Invocations on one connection at once.
+/// The most invocations on one connection at once.
 pub(crate) const STREAMS_MAX: usize = 1_024;
-/// When this many bytes wait to be written, no body and no further invocation is added.
+/// While this many bytes wait to be written, no body and no new invocation is added.
 const OUT_BYTES_MAX: usize = 1 << 20;
-/// Longest trailers that are sent; longer ones are left out.
+/// Longest trailers that are sent. Longer trailers are left out.
 const TRAILERS_BYTES_MAX: usize = 64 << 10;
 const READ_BYTES: usize = 32 << 10;
-/// A connection with invocations on it is asked for a sign of life after this much silence.
+/// After this much silence, a connection with invocations on it is pinged.
 const SILENCE: Duration = Duration::from_millis(500);
-/// It is lost if it gives none for this long.
+/// After this long without an answer to the ping, the connection is lost.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
 /// Why a connection has ended.
@@ -52,14 +53,14 @@ pub(crate) enum End {
     Unlisted,
 }
 
-/// The first news about an invocation that was sent.
+/// A first message from the other cell about a sent invocation.
 pub(crate) enum News {
     Answer(Answer),
     Fault(Fault),
     Refused(Refused),
-    /// The other cell begins to read the body.
+    /// The other cell has begun to read the body.
     ReadsBody,
-    /// The connection has ended. `unsent` means that the invocation has not left this cell.
+    /// The connection has ended. `unsent` means that no part of the invocation has left this cell.
     Lost {
         unsent: bool,
     },
@@ -67,28 +68,29 @@ pub(crate) enum News {
 
 #[derive(Default)]
 struct Stream {
-    /// The body that arrives.
+    /// The incoming body.
     chunks: Chunks,
     ended: bool,
     failed: Option<BodyError>,
     trailers: Bytes,
-    /// Bytes that the other cell may still send, and bytes that were taken without CREDIT.
+    /// For the incoming body: how many bytes the other cell may still send, and how many bytes were
+    /// consumed here without CREDIT so far.
     window: u32,
     owed: u32,
     reader: Option<Waker>,
-    /// The body that is sent: bytes that may still be sent.
+    /// For the outgoing body: how many bytes may still be sent.
     credit: u32,
-    /// The other cell does not read it any more.
+    /// The other cell no longer reads the outgoing body.
     stopped: bool,
     writer: Option<Waker>,
-    /// The first news, for the cell that sent the invocation.
+    /// First messages about the invocation, for the cell that sent it.
     news: VecDeque<News>,
     caller: Option<Waker>,
-    /// The other cell has given credit.
+    /// The other cell has given credit, so it reads the body.
     reads_body: bool,
-    /// Where its INVOKE begins in all bytes of the connection.
+    /// The position of the INVOKE in the whole byte stream of the connection.
     begins_at: u64,
-    /// The task that runs it, at the cell that received it.
+    /// At the cell that received the invocation: the task that runs it.
     task: Option<tokio::task::AbortHandle>,
 }
 
@@ -102,20 +104,20 @@ impl Stream {
 #[derive(Default)]
 struct State {
     out: Vec<u8>,
-    /// Bytes put into `out` so far, and those handed to the socket.
+    /// How many bytes were put into `out` so far, and how many of them were handed to the socket.
     queued: u64,
     written: u64,
     /// The task that reads and writes.
     driver: Option<Waker>,
-    /// Wait for room in `out`.
+    /// Tasks that wait for room in `out`.
     blocked: Vec<Waker>,
     streams: HashMap<u32, Stream>,
     next: u32,
-    /// Since when there has been a stream without a break.
+    /// The time since which there has always been at least one stream.
     busy_since: Option<Instant>,
-    /// No stream begins any more, and the connection ends with the last one.
+    /// No new stream may begin. The connection ends with its last stream.
     closing: bool,
-    /// Waits until nothing is on the connection.
+    /// The task that waits until the connection is empty.
     quiet: Option<Waker>,
     end: Option<End>,
 }
@@ -161,7 +163,7 @@ impl State {
     }
 }
 
-/// See the module's documentation.
+/// The shared state of a connection. The module's documentation explains the locking.
 #[derive(Default)]
 pub(crate) struct Link(Mutex<State>);
 
@@ -170,7 +172,7 @@ impl Link {
         self.0.lock()
     }
 
-    /// Puts a frame that belongs to no body into the outgoing bytes.
+    /// Appends a frame that belongs to no body to the outgoing bytes.
     pub(crate) fn put(&self, kind: Kind, end: bool, stream: u32, fill: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.lock();
         if state.end.is_none() {
@@ -178,7 +180,8 @@ impl Link {
         }
     }
 
-    /// Puts a payload that replaces earlier ones into the outgoing bytes, unless they are full.
+    /// Appends a LOAD to the outgoing bytes unless they are full. A skipped LOAD does no harm,
+    /// because each LOAD replaces the earlier ones.
     pub(crate) fn put_load(&self, payload: &[u8]) {
         let mut state = self.lock();
         if state.end.is_none() && state.out.len() < OUT_BYTES_MAX {
@@ -186,12 +189,12 @@ impl Link {
         }
     }
 
-    /// Invocations on the connection.
+    /// The number of invocations on the connection.
     pub(crate) fn in_flight(&self) -> usize {
         self.lock().streams.len()
     }
 
-    /// Lets the connection end when nothing is on it any more.
+    /// Makes the connection end as soon as nothing is on it any more.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closing = true;
@@ -200,7 +203,7 @@ impl Link {
         }
     }
 
-    /// Ends everything on the connection.
+    /// Ends the connection and everything on it.
     pub(crate) fn end(&self, end: End) {
         let streams = {
             let mut state = self.lock();
@@ -229,9 +232,9 @@ impl Link {
         streams.into_iter().for_each(|task| task.abort());
     }
 
-    // The cell that sends an invocation.
+    // For the cell that sends an invocation.
 
-    /// Sends an INVOKE, if the connection can take one.
+    /// Sends an INVOKE, if the connection has room for one. Returns the number of the stream.
     pub(crate) fn invoke(&self, invoke: impl FnOnce(&mut Vec<u8>, u32)) -> Option<u32> {
         let mut state = self.lock();
         let full = state.streams.len() >= STREAMS_MAX || state.out.len() >= OUT_BYTES_MAX;
@@ -254,7 +257,7 @@ impl Link {
         Some(id)
     }
 
-    /// The next news about an invocation.
+    /// Waits for the next message about an invocation.
     pub(crate) async fn news(&self, id: u32) -> News {
         poll_fn(|cx| {
             let mut state = self.lock();
@@ -270,7 +273,7 @@ impl Link {
         .await
     }
 
-    /// Forgets a stream. Asks the other cell to stop, if that cell may still work for it.
+    /// Forgets a stream. With `cancel`, tells the other cell to stop its work for the stream.
     pub(crate) fn forget(&self, id: u32, cancel: bool) {
         let mut state = self.lock();
         if state.streams.contains_key(&id) {
@@ -281,9 +284,10 @@ impl Link {
         }
     }
 
-    // The cell that receives an invocation.
+    // For the cell that receives an invocation.
 
-    /// Opens a stream for an invocation that has arrived. `false` if there are too many.
+    /// Opens a stream for an invocation that has arrived. Returns `false` if there are too many
+    /// streams.
     pub(crate) fn accept(&self, id: u32) -> Result<bool, Malformed> {
         let mut state = self.lock();
         if id == 0 || state.streams.contains_key(&id) {
@@ -297,14 +301,14 @@ impl Link {
         Ok(true)
     }
 
-    /// The task that runs the invocation, which ends if no caller waits for it any more.
+    /// Sets the task that runs the invocation. The task is aborted when the caller no longer waits.
     pub(crate) fn runs(&self, id: u32, task: tokio::task::AbortHandle) {
         if let Some(stream) = self.lock().streams.get_mut(&id) {
             stream.task = Some(task);
         }
     }
 
-    /// Waits until something may be put into the outgoing bytes.
+    /// Waits until there is room in the outgoing bytes.
     pub(crate) async fn room(&self) {
         poll_fn(|cx| {
             let mut state = self.lock();
@@ -317,7 +321,7 @@ impl Link {
         .await
     }
 
-    /// Puts the frame that begins an answer into the outgoing bytes.
+    /// Appends the frame that begins an answer to the outgoing bytes.
     pub(crate) fn answer(&self, fill: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.lock();
         if state.end.is_none() {
@@ -327,7 +331,7 @@ impl Link {
         }
     }
 
-    /// Waits until nothing is on the connection, or it has ended.
+    /// Waits until nothing is on the connection, or the connection has ended.
     pub(crate) async fn empty(&self) {
         poll_fn(|cx| {
             let mut state = self.lock();
@@ -340,16 +344,16 @@ impl Link {
         .await
     }
 
-    // Both.
+    // For both cells.
 
-    /// Handles a frame that means the same at both cells. Gives others back.
+    /// Handles a frame that means the same at both cells. Returns any other frame to the caller.
     pub(crate) fn receive(&self, frame: Frame) -> Result<Option<Frame>, Malformed> {
         let mut state = self.lock();
         match frame.kind {
             Kind::Ping => state.put(Kind::Pong, false, 0, |_| {}),
             Kind::Pong => {}
             Kind::Body | Kind::Trailers | Kind::Failed => {
-                // A stream that is not known has been given up here.
+                // An unknown stream is one that this cell has already given up.
                 let Some(stream) = state.streams.get_mut(&frame.stream) else { return Ok(None) };
                 stream.body_arrives(frame)?;
             }
@@ -384,7 +388,7 @@ impl Link {
         Ok(None)
     }
 
-    /// Hands the first news of an invocation to its caller.
+    /// Hands a first message about an invocation to its caller.
     pub(crate) fn tell(&self, id: u32, news: News, has_ended: bool) {
         if let Some(stream) = self.lock().streams.get_mut(&id) {
             stream.ended |= has_ended;
@@ -410,7 +414,8 @@ impl Link {
         .await
     }
 
-    /// Sends a body that does not fit into the first frame, as far as the other cell reads it.
+    /// Sends a body that does not fit into the first frame, at the pace at which the other cell
+    /// reads it.
     pub(crate) async fn pump(&self, id: u32, mut body: Body) {
         if !self.is_read(id).await {
             return;
@@ -451,7 +456,7 @@ impl Link {
         }
     }
 
-    /// Sends one chunk. Returns `false` if nothing reads the body any more.
+    /// Sends one chunk. Returns `false` if the body is no longer read.
     async fn send(&self, id: u32, mut chunk: Bytes) -> bool {
         while !chunk.is_empty() {
             let sent = poll_fn(|cx| {
@@ -481,8 +486,8 @@ impl Link {
         true
     }
 
-    /// Reads and writes until the connection ends, and then ends everything on it. `input` are
-    /// bytes that were read before. `receive` handles each frame.
+    /// Reads and writes until the connection ends, and then ends everything on it. `input` contains
+    /// bytes that were read earlier. `receive` handles each frame.
     pub(crate) async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         mut io: S,
@@ -518,7 +523,7 @@ impl Link {
                             heard = Instant::now();
                             asked = None;
                         }
-                        // A process that was killed does not end TLS first.
+                        // A killed process ends the connection without first ending TLS.
                         Poll::Ready(Err(error))
                             if error.kind() == std::io::ErrorKind::UnexpectedEof =>
                         {
@@ -530,7 +535,7 @@ impl Link {
                         Poll::Pending => break,
                     }
                 }
-                // What was received may have put something into the outgoing bytes.
+                // The received frames may have added outgoing bytes.
                 if let Err(error) = output.poll(self, &mut io, cx) {
                     return Poll::Ready(Err(End::Io(error.to_string())));
                 }
@@ -565,7 +570,7 @@ impl Link {
                 if timer.deadline() != due {
                     timer.as_mut().reset(due);
                 }
-                // A timer that has run out wakes this task again at once.
+                // An expired timer wakes this task again at once.
                 if timer.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(Ok(()));
                 }
@@ -610,7 +615,7 @@ impl Stream {
     }
 }
 
-/// Bytes on their way into the socket.
+/// Bytes that are being written to the socket.
 #[derive(Default)]
 struct Output {
     bytes: Vec<u8>,
@@ -618,7 +623,8 @@ struct Output {
 }
 
 impl Output {
-    /// Writes as much as the socket takes, and arranges that the task is woken when there is more.
+    /// Writes as much as the socket takes, and makes sure that the task is woken when the socket
+    /// can take more.
     fn poll<S: AsyncWrite + Unpin>(
         &mut self,
         link: &Link,
@@ -665,27 +671,27 @@ impl Output {
 /// Which cell reads a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The one that sent the invocation reads its answer.
+    /// The cell that sent the invocation reads the answer.
     Caller,
-    /// The one that runs it reads its request.
+    /// The cell that runs the invocation reads the request.
     Runner,
 }
 
-/// A body that arrives on a stream.
+/// The incoming body of a stream.
 pub(crate) struct Arriving<P> {
     link: Arc<Link>,
     id: u32,
     side: Side,
-    /// It has been read from, so the other cell may send.
+    /// The body has been read from at least once, so the other cell may send.
     granted: bool,
     done: bool,
     trailers: Bytes,
-    /// Kept until the body has ended.
+    /// Released when the body has ended.
     _place: P,
 }
 
 impl<P: Send> Arriving<P> {
-    /// The body of the stream `id`, which keeps `place` until it has ended.
+    /// The incoming body of the stream `id`. Keeps `place` until the body has ended.
     pub(crate) fn body(link: Arc<Link>, id: u32, side: Side, length: Option<u64>, place: P) -> Body
     where
         P: 'static,

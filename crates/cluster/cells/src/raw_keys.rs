@@ -1,10 +1,10 @@
-//! TLS 1.3 in which both sides prove that they have a key that the other one expects.
+//! TLS 1.3 in which each side proves that it has the key that the other side expects.
 //!
-//! Both sides of a connection present a public Ed25519 key (RFC 7250) and accept exactly one, so a
-//! handshake succeeds only between the two parties that were meant, and everything after it is
-//! encrypted. There are no certificates, names or dates that could expire.
+//! Each side of a connection presents a public Ed25519 key (RFC 7250) and accepts exactly one key.
+//! A handshake therefore succeeds only between the two intended parties, and everything after it is
+//! encrypted. There are no certificates or names, and no dates that could expire.
 //!
-//! It must not know what the parties are, or where their keys come from.
+//! This module must not know who the parties are or where their keys come from.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,10 +32,10 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 pub use tokio_rustls::rustls::Error;
 
-/// What precedes the 32 bytes of a private Ed25519 key in PKCS#8 (RFC 8410).
+/// The bytes before the 32 bytes of a private Ed25519 key in PKCS#8 (RFC 8410).
 const PKCS8_HEAD: [u8; 16] =
     [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
-/// What precedes the 32 bytes of a public one in a SubjectPublicKeyInfo.
+/// The bytes before the 32 bytes of a public key in a SubjectPublicKeyInfo.
 const SPKI_HEAD: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
 
 /// The public half of a key. Its text form is 64 hexadecimal digits.
@@ -72,7 +72,7 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A key pair. It is not shown, and there is no way to read the private half again.
+/// A key pair. Debug output does not show it, and the private half cannot be read back.
 #[derive(Clone)]
 pub struct KeyPair {
     own: Arc<CertifiedKey>,
@@ -86,8 +86,9 @@ impl fmt::Debug for KeyPair {
 }
 
 impl KeyPair {
-    /// The pair that a secret determines. One secret gives unrelated pairs for different
-    /// `purpose`s. Whoever sees the public key could guess a weak secret, so it must be random.
+    /// Derives a key pair from a secret. The same secret gives unrelated pairs for different
+    /// `purpose`s. The secret must be random, because everyone who sees the public key could try to
+    /// guess it.
     pub fn derive(purpose: &str, secret: &[u8]) -> Result<Self, Error> {
         let mut hash = Sha256::new();
         hash.update(purpose.as_bytes());
@@ -108,7 +109,7 @@ impl KeyPair {
         self.public
     }
 
-    /// Makes connections to the party with the key `theirs`.
+    /// Connects to the party with the key `theirs`.
     pub fn connector(&self, theirs: PublicKey) -> Result<TlsConnector, Error> {
         let provider = Arc::new(ring::default_provider());
         let expected = Arc::new(Expected::new(theirs, &provider));
@@ -123,7 +124,7 @@ impl KeyPair {
         Ok(TlsConnector::from(Arc::new(client)))
     }
 
-    /// Takes connections of the party with the key `theirs`.
+    /// Accepts connections from the party with the key `theirs`.
     pub fn acceptor(&self, theirs: PublicKey) -> Result<TlsAcceptor, Error> {
         let provider = Arc::new(ring::default_provider());
         let expected = Arc::new(Expected::new(theirs, &provider));
@@ -138,12 +139,12 @@ impl KeyPair {
     }
 }
 
-/// The name that TLS asks for. It is neither sent nor compared.
+/// A name, because TLS requires one. The name is neither sent nor compared.
 pub fn no_name() -> ServerName<'static> {
     ServerName::try_from("peer").expect("it is a valid name")
 }
 
-/// Whether a handshake failed because the other side has another key, or none.
+/// Whether a handshake failed because the other side has another key or no key.
 pub fn is_other_key(error: &std::io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     matches!(
@@ -157,7 +158,7 @@ pub fn is_other_key(error: &std::io::Error) -> bool {
     )
 }
 
-/// Accepts only one key.
+/// Accepts exactly one key.
 #[derive(Debug)]
 struct Expected {
     public: CertificateDer<'static>,
@@ -278,8 +279,8 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    /// Whether a client with one key, which expects the second, and a server with the third, which
-    /// expects the fourth, can talk.
+    /// Lets a client and a server shake hands. Each has a key and expects the key in `expected`.
+    /// Returns whether each side succeeded.
     async fn shake(client: &KeyPair, server: &KeyPair, expected: [PublicKey; 2]) -> (bool, bool) {
         let (near, far) = tokio::io::duplex(64 << 10);
         let (connector, acceptor) =
@@ -288,7 +289,7 @@ mod tests {
             let mut stream = connector.connect(no_name(), near).await?;
             stream.write_all(b"hello").await?;
             stream.flush().await?;
-            // With TLS 1.3 a client learns only now whether the server has accepted it.
+            // With TLS 1.3 the client learns only now whether the server has accepted it.
             stream.read_u8().await
         };
         let server = async {

@@ -1,4 +1,4 @@
-//! The cell that runs invocations of others: its listener, and its reports of its load.
+//! The cell that runs invocations of other cells: its listener, and the reports of its load.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -18,15 +18,16 @@ use crate::frames::{self, Frame, Kind, Malformed, REVISIONS_MAX, Refused, VERSIO
 use crate::link::{Arriving, End, Link, Side};
 use crate::{Shared, now_ns, socket};
 
-/// Connections that have not proved yet that they come from a cell, and those of one address.
+/// The most connections that have not yet proved that they come from a cell: in all, and from one
+/// address.
 const STRANGERS: (usize, usize) = (64, 8);
-/// Connections of cells, and those of one address.
+/// The most connections of cells: in all, and from one address.
 const CELLS: (usize, usize) = (128, 64);
-/// Time to prove it.
+/// How long a connection may take to prove that it comes from a cell.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after a connection could not be accepted.
+/// Pause after accepting a connection failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Shortest time between two reports of the load, and between two lines about strangers.
+/// Shortest time between two reports of the load, and between two log lines about strangers.
 const REPORT_PAUSE: Duration = Duration::from_millis(100);
 const STRANGER_PAUSE: Duration = Duration::from_secs(10);
 
@@ -82,7 +83,7 @@ pub(crate) async fn accept(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-/// Agrees on keys and exchanges HELLOs; the error is a text for the log.
+/// Does the TLS handshake and exchanges HELLOs. An error is a text for the log.
 async fn greet(
     shared: &Shared,
     tcp: TcpStream,
@@ -119,7 +120,7 @@ async fn greet(
     }
 }
 
-/// Uses a connection until it ends.
+/// Handles a connection until it ends.
 async fn serve(shared: &Arc<Shared>, io: TlsStream<TcpStream>, input: BytesMut, name: &str) {
     let link = Arc::new(Link::default());
     {
@@ -180,7 +181,7 @@ async fn run(
         Ran::NotHere => refuse(&link, id, Refused::NotHere),
         Ran::Busy => {
             refuse(&link, id, Refused::Busy);
-            // The other cell was wrong about the room here.
+            // The other cell's count of the room here was wrong.
             again.notify_one();
         }
         Ran::Answered(Err(fault)) => {
@@ -199,9 +200,9 @@ async fn run(
     link.forget(id, false);
 }
 
-/// Reports the load to all cells if it has changed. It is put into the outgoing bytes at once,
-/// because a report that follows the answers to invocations which it still counts would take their
-/// places away.
+/// Reports the load to all cells if it has changed. The report goes into the outgoing bytes at
+/// once. If answers went first, the other cells would free the places of those answers, and a
+/// report that still counts these invocations would then take the places away again.
 fn refresh(shared: &Shared) {
     let load = load(shared);
     {
@@ -221,8 +222,8 @@ fn load(shared: &Shared) -> Vec<u8> {
     frames::load(&shared.here.load(REVISIONS_MAX), draining)
 }
 
-/// Makes a new report when something may have changed, at a bounded rate, while other cells are
-/// connected.
+/// While other cells are connected, makes a new report whenever the load may have changed, at a
+/// bounded rate.
 pub(crate) async fn report(shared: Arc<Shared>) {
     loop {
         shared.changed.notified().await;
@@ -233,7 +234,7 @@ pub(crate) async fn report(shared: Arc<Shared>) {
     }
 }
 
-/// Reports to a cell that was wrong about the room here.
+/// Sends the load again to a cell whose count of the room here was wrong.
 async fn correct(shared: Arc<Shared>, link: Arc<Link>, again: Arc<Notify>) {
     loop {
         again.notified().await;

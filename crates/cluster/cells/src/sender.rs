@@ -1,4 +1,4 @@
-//! The cell that forwards: the connection to one other cell, and an invocation on it.
+//! The cell that forwards: its connection to another cell, and an invocation on that connection.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,12 +23,12 @@ use crate::{CellAddress, Shared, now_ns, socket};
 /// First and longest pause between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// A connection that ends sooner counts as an attempt that failed.
+/// A connection that ends sooner than this counts as a failed attempt.
 const LASTING: Duration = Duration::from_secs(1);
-/// Time to connect and to agree on keys.
+/// How long connecting and the TLS handshake may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long after its deadline an invocation is given up here. The cell that runs it answers at the
-/// deadline, and knows better what it was doing.
+/// How long after its deadline an invocation is given up here. The cell that runs the invocation
+/// answers at the deadline, and that answer says more about what happened.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// Why there is no connection to a cell.
@@ -52,7 +52,7 @@ enum Problem {
     Ended(#[from] End),
 }
 
-/// One other cell, and the connection to it.
+/// Another cell, and the connection to it.
 pub(crate) struct Peer {
     pub(crate) id: CellId,
     pub(crate) cell: CellAddress,
@@ -68,14 +68,15 @@ struct State {
 }
 
 impl Peer {
-    /// Connects to the cell, and again whenever the connection is lost.
+    /// Connects to the cell, and connects again whenever the connection is lost.
     pub(crate) fn start(shared: &Arc<Shared>, id: CellId, cell: CellAddress) -> Arc<Self> {
         let peer = Arc::new(Self { id, cell, state: Mutex::default(), retired: Notify::new() });
         shared.runtime.spawn(keep(shared.clone(), peer.clone()));
         peer
     }
 
-    /// The cell is not in the list any more: the connection ends with the last invocation on it.
+    /// Retires a cell that was removed from the list. The connection ends with the last invocation
+    /// on it.
     pub(crate) fn retire(&self) {
         let mut state = self.state.lock();
         state.is_retired = true;
@@ -106,7 +107,7 @@ impl Peer {
         }
     }
 
-    /// Keeps the reason why there is no connection, and logs it if it is a new one.
+    /// Stores the reason why there is no connection, and logs a new reason.
     fn failed(&self, problem: &Problem) {
         let text = problem.to_string();
         let mut state = self.state.lock();
@@ -188,7 +189,7 @@ async fn connect(
     Ok((io, input))
 }
 
-/// Uses a connection until it ends.
+/// Handles a connection until it ends.
 async fn serve(
     shared: &Arc<Shared>,
     peer: &Arc<Peer>,
@@ -224,8 +225,9 @@ async fn serve(
                 link.tell(frame.stream, News::Fault(fault), true);
             }
             Kind::Result => {
-                // What a function wrote is in it: a bad answer ends its own invocation and not the
-                // connection, which has those of other functions.
+                // The frame contains what a function wrote. If it is malformed, only its own
+                // invocation fails, and not the connection, because invocations of other functions
+                // use it too.
                 match frames::read_result(&frame) {
                     Ok(answer) => link.tell(frame.stream, News::Answer(answer), frame.end),
                     Err(Malformed(why)) => {
@@ -244,12 +246,12 @@ async fn serve(
     end
 }
 
-/// A place at another cell.
+/// A claimed place at another cell.
 pub(crate) struct Claim {
     shared: Arc<Shared>,
     cell: CellId,
     key: RevisionKey,
-    /// The place is free again when this is dropped.
+    /// If true, dropping the claim frees the place.
     is_held: bool,
 }
 
@@ -264,13 +266,14 @@ impl Claim {
         peer.state.lock().link.clone()
     }
 
-    /// The cell has not taken the invocation.
+    /// Records that the cell refused the invocation.
     fn refused(mut self, why: Refused) {
         self.is_held = false;
         self.shared.board.lock().refused(self.cell, &self.key, why, now_ns());
     }
 
-    /// Sends a body in a task of its own, because it may last longer than the wait for the answer.
+    /// Sends a body in a separate task, because the body may take longer than the wait for the
+    /// answer.
     fn pump(&self, stream: &Open, body: Body) {
         let link = stream.link.clone();
         let id = stream.id;
@@ -283,7 +286,7 @@ impl Claim {
             return Sent::Back(invocation);
         };
         let left = |now_ns| Duration::from_nanos(invocation.deadline_ns.saturating_sub(now_ns));
-        // At the deadline, the engine answers.
+        // If the deadline passes during this wait, the engine answers.
         let _ = tokio::time::timeout(left(now_ns()), link.room()).await;
         let now_ns = now_ns();
         let mut is_inline = false;
@@ -321,7 +324,8 @@ impl Claim {
                     let repeats = !taken && invocation.is_idempotent();
                     let counter = if repeats { &counters.repeated } else { &counters.lost };
                     counter.fetch_add(1, Ordering::Relaxed);
-                    // What a worker that is killed causes: the cell was, as far as is known here.
+                    // The caller sees the same fault as for a killed worker. As far as this cell
+                    // knows, the other cell was killed.
                     let fault = Fault::WorkerKilled { signal: SIGKILL, attempt: 1 };
                     return Sent::Lost((!taken).then_some(invocation), fault);
                 }
@@ -340,7 +344,8 @@ impl Claim {
                         }
                         Some(length) => {
                             if !is_inline && !taken {
-                                // It is read while the answer is sent, if at all.
+                                // The other cell reads the body, if at all, while it sends the
+                                // answer.
                                 self.pump(&stream, std::mem::take(&mut invocation.body));
                             }
                             stream.is_open = false;
@@ -356,7 +361,7 @@ impl Claim {
     }
 }
 
-/// The signal in the fault of an invocation whose cell was lost.
+/// The signal that the fault names when the cell that ran an invocation was lost.
 const SIGKILL: i32 = 9;
 
 impl Place for Claim {
@@ -382,7 +387,7 @@ struct Open {
 }
 
 impl Open {
-    /// The other cell has ended the invocation.
+    /// Marks the stream as ended by the other cell, so that it is not cancelled.
     fn close(&mut self) {
         self.is_open = false;
         self.link.forget(self.id, false);

@@ -1,16 +1,16 @@
-//! The options of a connection between cells.
+//! The socket options of a connection between cells.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::net::sockopt;
 
-/// Longest time for which sent bytes may be unacknowledged.
+/// Longest time for which sent bytes may stay unacknowledged.
 const UNACKNOWLEDGED_MS: u32 = 1_500;
-/// Silence of a connection without invocations until the kernel asks for a sign of life.
+/// For a connection without invocations: how long it may be silent before the kernel probes it.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// Sets the options. A kernel that refuses one of them only notices a lost connection later.
+/// Sets the options. If the kernel refuses an option, a lost connection is only noticed later.
 pub(crate) fn prepare(socket: impl AsFd) {
     let socket = socket.as_fd();
     let _ = sockopt::set_tcp_nodelay(socket, true);

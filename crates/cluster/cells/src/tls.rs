@@ -1,7 +1,8 @@
 //! The cluster's key.
 //!
-//! The key of a cluster determines one key pair, which all cells share. Both sides of a connection
-//! present its public key and accept no other, so a handshake succeeds only if both know the key.
+//! All cells share one key pair, which is derived from the key of the cluster. Both sides of a
+//! connection present its public key and accept no other. A handshake therefore succeeds only if
+//! both sides know the key of the cluster.
 
 use std::fmt;
 use std::path::Path;
@@ -9,7 +10,8 @@ use std::path::Path;
 use crate::raw_keys::{Error, KeyPair};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Shortest key. A cell shows its public key to whoever connects, so a key must not be guessable.
+/// Shortest key. A cell shows its public key to everyone who connects, so it must be impossible to
+/// guess the key from it.
 const KEY_BYTES_MIN: usize = 32;
 const KEY_BYTES_MAX: usize = 4_096;
 
@@ -19,10 +21,10 @@ pub enum KeyError {
     /// The file cannot be read.
     #[error("cannot read the key of the cells, {path}: {source}")]
     Unreadable { path: String, source: std::io::Error },
-    /// It is too short or too long.
+    /// The key is too short or too long.
     #[error("the key of the cells has {0} bytes; it needs {KEY_BYTES_MIN} to {KEY_BYTES_MAX}")]
     Length(usize),
-    /// TLS does not accept it.
+    /// The TLS library does not accept the key.
     #[error("the key of the cells cannot be used: {0}")]
     Unusable(#[from] Error),
 }
@@ -40,7 +42,7 @@ impl fmt::Debug for CellKey {
 }
 
 impl CellKey {
-    /// Reads the key from a file; white space at both ends does not count.
+    /// Reads the key from a file. White space at both ends is ignored.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let text = std::fs::read(path).map_err(|source| {
             let path = path.display().to_string();
@@ -81,7 +83,7 @@ mod tests {
             let mut stream = one.connector().connect(no_name(), near).await?;
             stream.write_all(b"hello").await?;
             stream.flush().await?;
-            // With TLS 1.3 a client learns only now whether the server has accepted it.
+            // With TLS 1.3 the client learns only now whether the server has accepted it.
             stream.read_u8().await
         };
         let server = async {

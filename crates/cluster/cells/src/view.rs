@@ -1,4 +1,4 @@
-//! The cells as the management API, `mote doctor` and the metrics show them.
+//! The cells in the form that the management API, `mote doctor` and the metrics show.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ impl Cells {
         }
     }
 
-    /// Replaces the list, as the management API asks for it.
+    /// Replaces the list with the one from a request to the management API.
     pub fn put(&self, wish: &CellsRequest) -> Result<CellList, Problem> {
         let wrong = |field: &str, text: String| {
             Problem::new(422, "M1403", format!("{field}: {text}")).with_field(field)

@@ -7,18 +7,19 @@ use mote_core::elsewhere::{Later, RevisionKey};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The waiting invocations by revision. Only revisions for which one waits have an entry.
+/// The waiting invocations by revision. A revision has an entry only while at least one of its
+/// invocations is waiting.
 #[derive(Clone, Default)]
 pub(crate) struct Waiters(Arc<Mutex<HashMap<RevisionKey, Entry>>>);
 
 #[derive(Default)]
 struct Entry {
     waiting: usize,
-    /// Wakes those who wait in the order in which they came.
+    /// Wakes the waiting invocations in the order in which they arrived.
     notify: Arc<Notify>,
 }
 
-/// Counts one who waits.
+/// Counts one waiting invocation until it is dropped.
 struct Waiting {
     all: Waiters,
     key: RevisionKey,
@@ -37,7 +38,7 @@ impl Drop for Waiting {
 }
 
 impl Waiters {
-    /// Resolves when it is worth claiming a place.
+    /// Resolves when it is worth trying to claim a place.
     pub(crate) fn wait(&self, key: &RevisionKey) -> Later<()> {
         let notify = {
             let mut all = self.0.lock();
@@ -52,7 +53,7 @@ impl Waiters {
         })
     }
 
-    /// Wakes this many who wait for a revision.
+    /// Wakes up to `count` waiting invocations of a revision.
     pub(crate) fn wake(&self, key: &RevisionKey, count: usize) {
         let all = self.0.lock();
         let Some(entry) = all.get(key) else { return };
@@ -61,7 +62,7 @@ impl Waiters {
         }
     }
 
-    /// For each revision, wakes as many as `places` says.
+    /// For each revision, wakes as many waiting invocations as `places` returns.
     pub(crate) fn wake_each(&self, places: impl Fn(&RevisionKey) -> u32) {
         for (key, entry) in self.0.lock().iter() {
             for _ in 0..(places(key) as usize).min(entry.waiting) {

@@ -1,11 +1,11 @@
 //! Functions as resources of a Kubernetes cluster.
 //!
-//! This program has two long-running parts. The *controller* (`controller/`) runs once in a cluster:
-//! it makes immutable revisions of `Function` resources, decides which of them receive traffic, and
-//! offers the management API of `mote` for the whole cluster. The *agent* (`agent/`) runs next to each
-//! cell: it follows the resources and gives its cell what they ask for, over the cell's management
-//! socket. Neither is on the path of an invocation. `resources.rs` has the resources. The program must
-//! not know how a function runs.
+//! This program has two long-running parts. The *controller* (`controller/`) runs once in a
+//! cluster. It makes immutable revisions of `Function` resources, decides which of them receive
+//! traffic, and offers the management API of `mote` for the whole cluster. The *agent* (`agent/`)
+//! runs next to each cell. It follows the resources and configures its cell accordingly, over the
+//! cell's management socket. No invocation passes through either part. `resources.rs` defines the
+//! resources. The program must not know how a function runs.
 
 mod agent;
 mod controller;
@@ -79,10 +79,10 @@ pub fn run() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .without_time()
-        // A line that nobody reads must not end anything else.
+        // A closed log must not end anything else.
         .log_internal_errors(false);
     tracing_subscriber::registry().with(lines.with_target(false)).with(levels).init();
-    // Both parts wait for the network most of the time.
+    // One thread is enough, because both parts wait for the network most of the time.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

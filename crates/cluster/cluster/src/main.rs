@@ -1,5 +1,5 @@
-//! `mote-cluster`: the controller of a Kubernetes cluster, the agent of a cell, and the installer of
-//! both. It is a program next to `mote` because only images carry it.
+//! `mote-cluster`: the controller of a Kubernetes cluster, the agent of a cell, and the installer
+//! of both. This is a separate program next to `mote` because only images contain it.
 
 use std::process::ExitCode;
 

@@ -1,7 +1,8 @@
-//! What the controller and the agents count, in the text format OpenMetrics, which Prometheus reads.
+//! The metrics of the controller and the agents, in the text format OpenMetrics, which Prometheus
+//! reads.
 //!
-//! Counters cost an atomic addition. Numbers of things that are there, such as functions, are read
-//! when somebody asks. All labels come from closed lists.
+//! A counter costs one atomic addition. The numbers of existing things, such as functions, are
+//! computed for each request. All labels come from closed lists.
 
 use std::sync::Arc;
 
@@ -19,9 +20,9 @@ use tower::util::MapRequestLayer;
 
 use crate::work::Work;
 
-/// The type of the answer.
+/// The content type of the answer.
 const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Resources that a label names; every other one is `other`.
+/// Resources that can appear in a label. Every other resource is labelled `other`.
 const RESOURCES: [&str; 7] =
     ["functions", "functionrevisions", "cells", "pods", "secrets", "leases", "events"];
 
@@ -48,7 +49,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics whose names begin with `prefix`.
+    /// Creates metrics whose names begin with `prefix`.
     pub(crate) fn new(prefix: &'static str, work: &Work) -> Self {
         let mut registry = Registry::with_prefix(prefix);
         let metrics = Self {
@@ -77,8 +78,8 @@ impl Metrics {
         metrics
     }
 
-    /// A client of the API server, which the environment of a pod or a kubeconfig names. Its requests
-    /// are counted.
+    /// Creates a client of the API server that the environment of a pod or a kubeconfig names. The
+    /// client's requests are counted.
     pub(crate) async fn client(&self) -> Result<kube::Client, kube::Error> {
         let config = kube::Config::infer().await.map_err(kube::Error::InferConfig)?;
         let requests = self.requests.clone();
@@ -89,14 +90,15 @@ impl Metrics {
         Ok(ClientBuilder::try_from(config)?.with_layer(&count).build())
     }
 
-    /// The answer to a request for all metrics. The lists have the state of each function and cell.
+    /// Answers a request for all metrics. The arguments list the state of each function and of each
+    /// cell.
     pub(crate) fn answer(
         &self,
         functions: impl IntoIterator<Item = String>,
         cells: impl IntoIterator<Item = &'static str>,
     ) -> Response {
         let mut text = String::new();
-        // Two requests at a time must not mix their numbers.
+        // The lock keeps two concurrent requests from mixing their numbers.
         let registry = self.registry.lock();
         self.functions.clear();
         self.cells.clear();
@@ -112,9 +114,10 @@ impl Metrics {
     }
 }
 
-/// What a request does with which resource, in the words of Kubernetes.
+/// Returns the verb and the resource of a request, in the words of Kubernetes.
 fn labels(method: &Method, uri: &Uri) -> RequestLabels {
-    // /apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/NAME, or without the group below /api.
+    // Path: /apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/NAME, or below /api without the
+    // group.
     let mut parts = uri.path().split('/').skip_while(|part| *part != "namespaces").skip(2);
     let resource = parts.next().unwrap_or_default();
     let is_named = parts.next().is_some_and(|name| !name.is_empty());

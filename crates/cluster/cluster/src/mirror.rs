@@ -1,5 +1,5 @@
-//! Objects of the API server as this process last saw them. They arrive over a watch, so nothing
-//! polls; while the API server is away, the last ones stay.
+//! Copies of objects of the API server, as this process last saw them. They arrive over a watch, so
+//! nothing polls. While the API server cannot be reached, the last copies stay.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -38,15 +38,15 @@ impl<K> Mirror<K> {
         self.objects.read().keys().cloned().collect()
     }
 
-    /// Waits until all objects were seen once.
+    /// Waits until all objects have been seen once.
     pub(crate) async fn synced(&self) {
         // The sender lives as long as the process.
         let _ = self.synced.clone().wait_for(|synced| *synced).await;
     }
 }
 
-/// Follows a watch for the rest of the process. `changed` is called after each change, with the
-/// object before and after it.
+/// Follows a watch for the rest of the process. After each change, `changed` is called with the
+/// object before and after the change.
 pub(crate) fn follow<K, S>(
     what: &'static str,
     stream: S,
@@ -60,8 +60,9 @@ where
     follow_part(what, stream, |_| {}, changed)
 }
 
-/// The same for objects of which only a part is kept: `trim` removes the rest. What the API server
-/// notes about who has set which field is never kept, because it is as large as the object.
+/// Follows a watch like [`follow`], but keeps only a part of each object: `trim` removes the rest.
+/// The API server's notes about who set which field are never kept, because they are as large as
+/// the object.
 pub(crate) fn follow_part<K, S>(
     what: &'static str,
     stream: S,
@@ -134,12 +135,13 @@ where
     mirror
 }
 
-/// How functions are listed: some at a time, because one may have a megabyte of files.
+/// Functions are listed a few at a time, because one function may have a megabyte of files.
 pub(crate) fn functions_config() -> Config {
     Config::default().page_size(16)
 }
 
-/// Leaves of a function what decisions need: whoever packs its files reads it again.
+/// Removes everything from a function that decisions do not need. Code that packs the files reads
+/// the function again.
 pub(crate) fn trim_function(function: &mut crate::resources::Function) {
     function.spec.files = None;
     function.spec.settings.retain(|key, _| key == "scale");

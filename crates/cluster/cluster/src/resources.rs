@@ -1,7 +1,7 @@
 //! The custom resources as Rust types: `Function`, `FunctionRevision` and `Cell`, group `mote.dev`.
 //!
-//! Their schemas are in `install/crds.yaml`, written by hand, because a derived one has no messages of its
-//! own and no examples.
+//! Their schemas are in `install/crds.yaml`. They are written by hand, because derived schemas
+//! would lack custom messages and examples.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use mote_core::rollout::Traffic;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The annotation of a cell with the address at which it takes the invocations of other cells.
+/// The annotation of a cell with the address for invocations from other cells.
 pub(crate) const PLACE: &str = "mote.dev/cell-address";
 /// The label of a revision that names its function.
 pub(crate) const LABEL_FUNCTION: &str = "mote.dev/function";
@@ -21,20 +21,20 @@ pub(crate) const LABEL_NUMBER: &str = "mote.dev/number";
 pub(crate) const DIGEST: &str = "mote.dev/digest";
 /// The annotation of a revision with its runtime.
 pub(crate) const RUNTIME: &str = "mote.dev/runtime";
-/// The annotations of a revision with the bounds of instances in its manifest.
+/// The annotations of a revision with the limits of instances from its manifest.
 pub(crate) const BOUNDS: [&str; 2] = ["mote.dev/min", "mote.dev/max"];
-/// What a cell says of a revision that it can start.
+/// The state that a cell reports for a revision that it can start.
 pub(crate) const READY: &str = "ready";
 
-/// The annotation of a cell with the uid of its pod. A cell with a journal has no owner, because the
-/// controller has to learn of the journal after the pod is gone.
+/// The annotation of a cell with the uid of its pod. A cell with a journal has no owner reference,
+/// because the controller must learn of the journal even after the pod is gone.
 pub(crate) const POD: &str = "mote.dev/pod";
-/// The journal that keeps the runs of schedules; the cells have this name as a setting.
+/// The journal that keeps the runs of schedules. The cells have this name as a setting.
 pub(crate) const SCHEDULES: &str = "schedules";
-/// What a cell says of a journal that it runs and in which nothing is.
+/// The state that a cell reports for a journal that it runs and that holds nothing.
 pub(crate) const EMPTY: &str = "empty";
 
-/// What should run.
+/// The desired state of a function.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(group = "mote.dev", version = "v1alpha1", kind = "Function", namespaced)]
 #[kube(status = "FunctionStatus", schema = "disabled")]
@@ -42,28 +42,28 @@ pub(crate) struct FunctionSpec {
     /// The code: paths and contents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<BTreeMap<String, String>>,
-    /// Code that is stored already.
+    /// Code that is already stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) code: Option<CodeOf>,
-    /// The wanted split; all to the newest revision if it is missing.
+    /// The wanted split. If it is missing, all traffic goes to the newest revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) traffic: Option<Vec<WantedShare>>,
-    /// The settings, with the names of those in `mote.toml`.
+    /// The settings, named as in `mote.toml`.
     #[serde(flatten)]
     pub(crate) settings: Map<String, Value>,
 }
 
-/// Code that is stored already.
+/// Code that is already stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CodeOf {
-    /// The number of the revision that has it.
+    /// The number of the revision that contains the code.
     pub(crate) revision: u64,
 }
 
 /// A wanted share of the traffic.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct WantedShare {
-    /// The number of a revision; otherwise the newest.
+    /// The number of a revision. Without a number, the share goes to the newest revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) revision: Option<u64>,
     /// The newest revision.
@@ -72,19 +72,19 @@ pub(crate) struct WantedShare {
     /// Percent of the invocations.
     #[serde(default)]
     pub(crate) percent: u32,
-    /// A name that leads to it.
+    /// A tag under which the revision can be called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tag: Option<String>,
 }
 
-/// What the cluster has made of a function.
+/// The actual state of a function in the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct FunctionStatus {
-    /// The generation of the spec that this describes.
+    /// The generation of the spec that this status describes.
     #[serde(default)]
     pub(crate) observed_generation: i64,
-    /// What runs the code.
+    /// The runtime of the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) runtime: Option<String>,
     /// The revision with the largest share.
@@ -93,77 +93,76 @@ pub(crate) struct FunctionStatus {
     /// The newest revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) latest: Option<u64>,
-    /// The highest number that a revision ever had: no number is given twice.
+    /// The highest number that a revision ever had. Numbers are never reused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) highest: Option<u64>,
     /// `traffic` as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) split: Option<String>,
-    /// The split that the cells have to serve, and its history.
+    /// The split that the cells must serve, and its history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) traffic: Option<Traffic>,
-    /// Instances that are kept ready.
+    /// Number of instances that are kept ready.
     #[serde(default)]
     pub(crate) instances: u32,
-    /// A selector of pods, which autoscalers require. It fits none, because an instance is not a pod.
+    /// A selector of pods, which autoscalers require. It matches no pod, because instances are not
+    /// pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) selector: Option<String>,
-    /// The cell that runs the MQTT subscriptions, and without NATS the schedules too.
+    /// The cell that runs the MQTT subscriptions and, without NATS, the schedules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) home: Option<String>,
-    /// By cell: its part of the bounds of instances.
+    /// Each cell's part of the limits of instances, by cell.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) shares: BTreeMap<String, Bounds>,
-    /// Cells that serve the split, of all: `2/3`.
+    /// How many cells serve the split, out of all: `2/3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cells: Option<String>,
-    /// `Ready`, with its reason.
+    /// The condition `Ready`, with its reason.
     #[serde(default)]
     pub(crate) conditions: Vec<Condition>,
 }
 
-/// Bounds of instances.
+/// Limits of the number of instances.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bounds {
-    /// Instances at least.
+    /// The smallest number of instances.
     #[serde(default)]
     pub(crate) min: u32,
-    /// Instances at most; without it each cell has as many as cores.
+    /// The largest number of instances. Without it, each cell runs at most as many as it has cores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max: Option<u32>,
 }
 
 impl Bounds {
-    /// The part of one of `count` cells. A cell whose part of the maximum is 0 forwards every
-    /// invocation.
+    /// Returns the part of one of `count` cells. A cell whose part of the maximum is 0 forwards
+    /// every invocation.
     pub(crate) fn part(self, index: u32, count: u32) -> Self {
         let part = |whole: u32| whole / count.max(1) + u32::from(index < whole % count.max(1));
         Self { min: part(self.min), max: self.max.map(part) }
     }
 }
 
-/// The code and settings of a function at one time.
+/// The code and settings of a function at one moment.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(group = "mote.dev", version = "v1alpha1", kind = "FunctionRevision", namespaced)]
 #[kube(schema = "disabled")]
 pub(crate) struct FunctionRevisionSpec {
-    /// The function.
     pub(crate) function: String,
-    /// Its number.
     pub(crate) number: u64,
-    /// What runs the code.
+    /// The runtime of the code.
     #[serde(default)]
     pub(crate) runtime: String,
     /// SHA-256 of the archive, as text.
     pub(crate) digest: String,
-    /// Size of the archive.
+    /// Size of the archive in bytes.
     pub(crate) bytes: u64,
-    /// The archive, compressed with gzip, in base 64; missing if it is large.
+    /// The archive, compressed with gzip, in base 64. Missing if the archive is large.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) archive: Option<String>,
 }
 
-/// A node of `mote` in a pod.
+/// A cell: a node of `mote` in a pod.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(group = "mote.dev", version = "v1alpha1", kind = "Cell", namespaced)]
 #[kube(status = "CellStatus", schema = "disabled")]
@@ -171,13 +170,13 @@ pub(crate) struct FunctionRevisionSpec {
 pub(crate) struct CellSpec {
     /// The IP address of the pod.
     pub(crate) address: String,
-    /// The machine on which it runs.
+    /// The machine on which the pod runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<String>,
-    /// The port of its agent.
+    /// The port of the cell's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) agent_port: Option<u16>,
-    /// The port for invocations of other cells.
+    /// The port for invocations from other cells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cell_port: Option<u16>,
     /// The version of `mote`.
@@ -188,47 +187,49 @@ pub(crate) struct CellSpec {
     pub(crate) journal: Option<String>,
 }
 
-/// What a cell has.
+/// The functions and journals of a cell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CellStatus {
-    /// Whether it has once had all functions.
+    /// Whether the cell has had all functions at least once.
     #[serde(default)]
     pub(crate) synced: bool,
-    /// By function.
+    /// The state of each function, by its name.
     #[serde(default)]
     pub(crate) functions: BTreeMap<String, CellFunction>,
-    /// The journals that the cell is to run next to its own. The controller writes this.
+    /// The journals that the cell should run in addition to its own. The controller writes this
+    /// field.
     #[serde(default)]
     pub(crate) journals: Vec<String>,
-    /// By journal that the cell runs: `open`, `empty`, `away`, or `taken` by another cell.
+    /// The state of each journal that the cell runs: `open`, `empty`, `away`, or `taken` by another
+    /// cell.
     #[serde(default)]
     pub(crate) held: BTreeMap<String, String>,
 }
 
-/// What a cell has of a function.
+/// The state of a function at a cell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CellFunction {
-    /// The uid of the `Function` of which this tells: one of the same name that was removed is
-    /// another function.
+    /// The uid of the `Function` that this describes. A removed function of the same name had
+    /// another uid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) uid: Option<String>,
-    /// The split that it serves, as text.
+    /// The split that the cell serves, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) split: Option<String>,
-    /// Why it does not serve the split that it should.
+    /// Why the cell does not serve the split that it should serve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// Why it cannot follow its part of the bounds of instances.
+    /// Why the cell cannot follow its part of the limits of instances.
     #[serde(default, rename = "boundsError", skip_serializing_if = "Option::is_none")]
     pub(crate) bounds_error: Option<String>,
-    /// By number: `ready`, or why it is not.
+    /// The state of each revision, by number: `ready`, or why it is not ready.
     #[serde(default)]
     pub(crate) revisions: BTreeMap<String, String>,
 }
 
 impl Cell {
-    /// What the cell has of a function, if it has told of this one and not of an earlier one of the
-    /// same name.
+    /// Returns the state of a function at the cell. Returns `None` if the cell has only reported an
+    /// earlier function with the same name.
     pub(crate) fn of(&self, function: &Function) -> Option<&CellFunction> {
         let functions = &self.status.as_ref()?.functions;
         let told = functions.get(function.metadata.name.as_deref()?)?;
@@ -236,7 +237,6 @@ impl Cell {
     }
 }
 
-/// The name of the resource of a revision.
 pub(crate) fn revision_name(function: &str, number: u64) -> String {
     format!("{function}-{number:05}")
 }

@@ -1,5 +1,5 @@
-//! The HTTP servers of the controller and of the agents. Every pod of the cluster may connect to
-//! them, so their connections are bounded in number, and a client that is silent is sent away.
+//! The HTTP servers of the controller and of the agents. Every pod of the cluster can connect to
+//! them. Therefore the number of connections is bounded, and silent clients are disconnected.
 
 use std::io;
 use std::time::Duration;
@@ -9,9 +9,10 @@ pub(crate) use mote_platforms::compat::connection::Place;
 use mote_platforms::compat::connection::{Places, http1};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Connections of a port at once. At the limit, an idle one of the address with the most of them ends.
+/// The most connections of a port at once. At the limit, the address with the most connections
+/// loses an idle one.
 const CONNECTIONS_MAX: usize = 512;
-/// A socket without free file descriptors fails at once, again and again.
+/// The pause after a failed accept. Without free file descriptors, accept would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket with a bounded number of connections.
@@ -28,7 +29,7 @@ impl Port {
         Ok(Self { listener, places: Places::new(CONNECTIONS_MAX) })
     }
 
-    /// The next connection that there is a place for.
+    /// Waits for the next connection for which there is a place.
     pub(crate) async fn next(&self) -> (TcpStream, std::net::SocketAddr, Place) {
         loop {
             match self.listener.accept().await {
@@ -54,7 +55,7 @@ impl Port {
                 let ended = place.ended();
                 let never = std::future::pending();
                 tokio::select! {
-                    // The client went away; nobody needs to know why.
+                    // The client ended the connection. Nobody needs to know why.
                     _ = http1(stream, peer, Some(place), routes, never) => {}
                     () = ended => {}
                 }

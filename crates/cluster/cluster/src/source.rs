@@ -1,4 +1,4 @@
-//! From the files and settings of a `Function` to the archive that a cell takes.
+//! Turns the files and settings of a `Function` into the archive that a cell takes.
 
 use std::io::Read as _;
 use std::io::Write as _;
@@ -18,13 +18,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::resources::{Bounds, FunctionSpec as Wanted};
 
-/// Archives that are larger after compression are not part of their resource: the API server
-/// refuses requests above 1.5 MiB.
+/// An archive that is larger than this after compression is not stored in its resource, because the
+/// API server refuses requests above 1.5 MiB.
 pub(crate) const INLINE_BYTES_MAX: usize = 700 << 10;
-/// Largest archive: the controller and the agents hold it in memory.
+/// Largest archive. The controller and the agents hold an archive in memory.
 pub(crate) const ARCHIVE_BYTES_MAX: u64 = 64 << 20;
-/// The controller and an agent hold one archive above this size at a time, so that their pods'
-/// limits of memory are enough.
+/// The controller and an agent hold only one archive above this size at a time, so that the memory
+/// limits of their pods are sufficient.
 pub(crate) const LARGE_BYTES: u64 = 2 << 20;
 
 pub(crate) struct Archive {
@@ -33,15 +33,16 @@ pub(crate) struct Archive {
     /// SHA-256 of `tar`, as text.
     pub(crate) digest: String,
     pub(crate) runtime: String,
-    /// The bounds of instances, for the whole cluster.
+    /// The limits of instances, for the whole cluster.
     pub(crate) bounds: Bounds,
 }
 
-/// Packs the files of a function with its settings, which are those of `mote.toml`. The error is
-/// what its owner has to mend.
+/// Packs the files of a function with its settings, which are those of `mote.toml`. An error says
+/// what the function's owner must correct.
 pub(crate) fn archive(name: &str, wanted: &Wanted) -> Result<Archive, String> {
     let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
-    // Texts about the folder name it like the function, so that they are the same at each look.
+    // Messages mention the name of the folder. It is the function's name, so that the messages are
+    // the same each time.
     let root = folder.path().join(name);
     let files = wanted.files.as_ref().ok_or("the function has no files")?;
     let programs = programs(wanted);
@@ -57,7 +58,8 @@ pub(crate) fn archive(name: &str, wanted: &Wanted) -> Result<Archive, String> {
     }
     if has_settings {
         let mut settings = wanted.settings.clone();
-        // The bounds hold for the cluster and not for a revision: kubectl scale makes no new one.
+        // The limits hold for the cluster and not for a revision, so `kubectl scale` makes no new
+        // revision.
         if let Some(Value::Object(scale)) = settings.get_mut("scale") {
             scale.remove("min");
             scale.remove("max");
@@ -80,7 +82,8 @@ pub(crate) fn archive(name: &str, wanted: &Wanted) -> Result<Archive, String> {
     Ok(of_tar(packed.tar.into(), &planned.spec))
 }
 
-/// The mistakes in the words of the resource: nobody has seen the manifest that it was turned into.
+/// Rewrites the mistakes in the words of the resource, because nobody has seen the manifest that
+/// was made from it.
 fn told(mistakes: &Mistakes) -> String {
     let one = |mistake: &mote_spec::toml_reader::Mistake| {
         let text = mistake.text.replace("mote.toml", "spec");
@@ -93,7 +96,8 @@ fn told(mistakes: &Mistakes) -> String {
     mistakes.0.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// Whether cells can run a function: they check its settings as this does, and have no compiler.
+/// Checks whether cells can run a function. Cells check the settings in the same way, and they have
+/// no compiler.
 pub(crate) fn check_runtime(spec: &FunctionSpec) -> Result<(), String> {
     if let Some(error) = spec.check().first() {
         return Err(error.to_string());
@@ -106,14 +110,15 @@ pub(crate) fn check_runtime(spec: &FunctionSpec) -> Result<(), String> {
         .to_owned())
 }
 
-/// An archive that was packed elsewhere. Its digest takes a moment for a large one.
+/// An archive that was packed elsewhere. Computing the digest of a large archive takes a moment.
 pub(crate) fn of_tar(tar: Bytes, spec: &FunctionSpec) -> Archive {
     let digest = digest(&tar);
     let bounds = Bounds { min: spec.scale.min, max: spec.scale.max };
     Archive { tar, digest, runtime: spec.runtime.as_str().to_owned(), bounds }
 }
 
-/// The files that `command` names. A resource cannot carry modes, so these are executable.
+/// Returns the files that `command` names. They are made executable, because a resource cannot
+/// carry modes.
 fn programs(wanted: &Wanted) -> Vec<&str> {
     let words = wanted.settings.get("command").and_then(Value::as_array);
     let words = words.into_iter().flatten().filter_map(Value::as_str);
@@ -121,7 +126,7 @@ fn programs(wanted: &Wanted) -> Vec<&str> {
 }
 
 fn write(folder: &Path, path: &str, content: &str, is_program: bool) -> Result<(), String> {
-    // The schema admits only relative paths whose parts do not begin with a dot.
+    // The schema allows only relative paths in which no part begins with a dot.
     let is_plain = path.split('/').all(|part| !part.is_empty() && !part.starts_with('.'));
     if !is_plain {
         return Err(format!("spec.files: {path:?} is not a relative path without dots"));
@@ -139,7 +144,7 @@ fn write(folder: &Path, path: &str, content: &str, is_program: bool) -> Result<(
     Ok(())
 }
 
-/// The settings as a `mote.toml`.
+/// Writes the settings as a `mote.toml`.
 fn manifest(name: &str, settings: &Map<String, Value>) -> Result<String, String> {
     let mut table = toml::Table::new();
     table.insert("version".to_owned(), 1.into());
@@ -156,14 +161,15 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The archive as it stands in its resource; `None` if it is too large for that. Blocks for a moment.
+/// Returns the archive in the form for its resource, or `None` if it is too large for that. Blocks
+/// for a moment.
 pub(crate) fn inline(tar: &[u8]) -> Option<String> {
     let mut encoder = GzEncoder::new(Bounded(Vec::new()), Compression::default());
     encoder.write_all(tar).ok()?;
     Some(STANDARD.encode(encoder.finish().ok()?.0))
 }
 
-/// Refuses what goes beyond [`INLINE_BYTES_MAX`].
+/// A writer that refuses more than [`INLINE_BYTES_MAX`].
 struct Bounded(Vec<u8>);
 
 impl std::io::Write for Bounded {
@@ -180,7 +186,8 @@ impl std::io::Write for Bounded {
     }
 }
 
-/// The archive of a resource, which has `bytes` bytes. Its digest is checked by [`check`].
+/// Reads the archive from a resource, which says that it has `bytes` bytes. [`check`] checks the
+/// digest.
 pub(crate) fn from_inline(text: &str, bytes: u64) -> Result<Vec<u8>, String> {
     if bytes > ARCHIVE_BYTES_MAX {
         return Err(format!("its archive is larger than {} MiB", ARCHIVE_BYTES_MAX >> 20));
@@ -197,7 +204,7 @@ pub(crate) fn from_inline(text: &str, bytes: u64) -> Result<Vec<u8>, String> {
     Ok(tar)
 }
 
-/// Whether an archive is the one that was asked for.
+/// Checks that an archive has the expected digest.
 pub(crate) fn check(tar: &[u8], wanted: &str) -> Result<(), String> {
     let found = digest(tar);
     if found == wanted {
@@ -225,7 +232,7 @@ mod tests {
         }));
         let first = archive("hello", &wanted).unwrap();
         assert_eq!(first.runtime, "python");
-        // The same resource gives the same revision.
+        // The same resource always gives the same revision.
         assert_eq!(archive("hello", &wanted).unwrap().digest, first.digest);
         let text = inline(&first.tar).unwrap();
         let bytes = first.tar.len() as u64;

@@ -1,5 +1,5 @@
-//! A queue of names that need attention. A name is in it once, is handled by one task at a time, and
-//! returns after a pause if that failed.
+//! A queue of names that need attention. A name is in the queue at most once, and one task at a
+//! time handles it. If that fails, the name returns after a pause.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Work {
     state: Arc<Mutex<State>>,
     ready: Arc<Notify>,
-    /// Names that were handled.
+    /// Counts the handled names.
     pub(crate) handled: Counter,
     pub(crate) failed: Counter,
 }
@@ -31,7 +31,7 @@ struct State {
 }
 
 impl Work {
-    /// Puts a name into the queue, unless it is there.
+    /// Adds a name, unless it is already in the queue.
     pub(crate) fn add(&self, name: &str) {
         let mut state = self.state.lock();
         if state.queued.insert(name.to_owned()) {
@@ -40,7 +40,8 @@ impl Work {
         }
     }
 
-    /// The name that waits longest. A change that arrives from now on puts it in again.
+    /// Waits for the name that has waited longest. A change that arrives after this call adds the
+    /// name again.
     pub(crate) async fn next(&self) -> String {
         loop {
             {
@@ -58,18 +59,19 @@ impl Work {
         }
     }
 
-    /// How many names wait.
+    /// The number of waiting names.
     pub(crate) fn len(&self) -> usize {
         self.state.lock().waiting.len()
     }
 
-    /// The name was handled.
+    /// Records that the name was handled.
     pub(crate) fn done(&self, name: &str) {
         self.handled.inc();
         self.state.lock().failures.remove(name);
     }
 
-    /// Handling the name failed: it returns after a pause. Returns the pause.
+    /// Records that handling the name failed. The name returns to the queue after a pause. Returns
+    /// the pause.
     pub(crate) fn again(&self, name: &str) -> Duration {
         self.failed.inc();
         let pause = {

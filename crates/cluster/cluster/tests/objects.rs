@@ -1,4 +1,4 @@
-//! The command, the Helm chart and the Kustomize base give the same objects.
+//! The command, the Helm chart and the Kustomize base must give the same objects.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -37,7 +37,7 @@ struct Arguments {
     command: mote_cluster::install::Command,
 }
 
-/// What `install --dry-run` prints.
+/// Returns the output of `install --dry-run`.
 fn printed(values: &[&str]) -> String {
     let mut arguments = vec!["mote-cluster", "install", "--dry-run"];
     for value in values {
@@ -74,8 +74,8 @@ fn kustomize_has_the_objects_of_the_command() {
     assert_eq!(objects(&joined.join("\n---\n")), objects(&printed(&[])));
 }
 
-/// The templates use only values and conditions, so a few lines stand for Helm here. Helm itself
-/// renders them in `make test-cluster`.
+/// Renders the chart. Its templates use only values and conditions, so a few lines replace Helm
+/// here. `make test-cluster` renders the chart with Helm itself.
 fn helm(values: &[(&str, &str)]) -> String {
     let chart: BTreeMap<_, _> = mote_cluster::install::chart().into_iter().collect();
     let held: BTreeMap<String, Value> = yaml_serde::from_str(&chart["values.yaml"]).unwrap();
@@ -104,7 +104,7 @@ fn helm(values: &[(&str, &str)]) -> String {
             while let Some((before, after)) = rest.split_once("{{ .Values.") {
                 let (name, after) = after.split_once(" }}").unwrap();
                 all += before;
-                // JSON is YAML: a map needs no further step.
+                // JSON is valid YAML, so a map needs no conversion.
                 all += &of(name.strip_suffix(" | toJson").unwrap_or(name));
                 rest = after;
             }
@@ -181,7 +181,7 @@ fn values_that_cannot_be_used_are_refused_with_what_is_expected() {
     }
 }
 
-/// Whether the schema of the chart accepts a value, read as Helm reads `--set`.
+/// Whether the schema of the chart accepts a value that is read as Helm reads `--set`.
 fn helm_accepts(name: &str, text: &str) -> bool {
     let chart: BTreeMap<_, _> = mote_cluster::install::chart().into_iter().collect();
     let schema = serde_json::from_str(&chart["values.schema.json"]).unwrap();
@@ -209,7 +209,7 @@ fn cells_keep_their_work_in_nats_if_its_address_is_given() {
     };
     let with = variables(&["--nats", "nats://nats:4222"]);
     assert_eq!(with["MOTE_NATS"]["value"], "nats://nats:4222");
-    // Each cell has a journal of its own, and all share that of schedules.
+    // Each cell has its own journal, and all cells share the journal of schedules.
     let name = &with["MOTE_JOURNAL_NAME"]["valueFrom"]["fieldRef"]["fieldPath"];
     assert_eq!(name, "metadata.name");
     assert_eq!(with["MOTE_SCHEDULE_JOURNAL"]["value"], "schedules");
@@ -244,8 +244,8 @@ fn only_the_agent_and_the_controller_have_a_token_and_no_pod_shares_anything_wit
     assert_eq!(mounts_token, ["agent", "controller"]);
 }
 
-/// The PodMonitor, the adapter's rule and the HPA of `deploy/autoscaling` fit each other and the
-/// objects of the command.
+/// The PodMonitor, the adapter's rule and the HPA of `deploy/autoscaling` must match each other and
+/// the objects of the command.
 #[test]
 fn the_example_with_an_hpa_has_the_metric_that_it_follows() {
     let read = |path: &str| {
@@ -281,7 +281,7 @@ fn an_unknown_value_is_refused() {
     );
 }
 
-/// The output of a program that an environment variable names.
+/// Runs the program that an environment variable names, and returns its output.
 fn of_program(variable: &str, arguments: &[&str], folder: &str) -> Option<String> {
     let Some(program) = std::env::var_os(variable) else {
         println!("SKIPPED: {variable} names no program; make test-cluster sets it");

@@ -1,4 +1,4 @@
-//! Which topics a user may publish and subscribe to. Pure.
+//! Decides which topics a user may publish and subscribe to. Pure.
 
 use mote_spec::mqtt::{matched_part, matches};
 
@@ -7,7 +7,8 @@ pub(crate) const LEVELS_MAX: usize = 32;
 /// The longest topic or filter in bytes.
 pub(crate) const BYTES_MAX: usize = 1_024;
 
-/// Whether one of `filters` matches `topic`. Nobody may publish to topics that begin with `$`.
+/// Whether one of `filters` matches `topic`. Topics that begin with `$` are closed to all
+/// publishers.
 pub(crate) fn may_publish(filters: &[String], topic: &str) -> bool {
     is_sound(topic)
         && !topic.starts_with('$')
@@ -15,7 +16,7 @@ pub(crate) fn may_publish(filters: &[String], topic: &str) -> bool {
         && filters.iter().any(|filter| matches(filter, topic))
 }
 
-/// Whether `filters` permit every topic that `wanted` matches, which may begin with
+/// Whether `filters` permit every topic that `wanted` matches. `wanted` may begin with
 /// `$share/GROUP/`.
 pub(crate) fn may_subscribe(filters: &[String], wanted: &str) -> bool {
     let part = matched_part(wanted);
@@ -83,7 +84,7 @@ mod tests {
         }
     }
 
-    /// What `covers` says is compared with all topics of three levels.
+    /// Compares the result of `covers` with all topics of three levels.
     #[test]
     fn covering_means_that_no_topic_escapes() {
         let levels = ["a", "b", "+"];
@@ -105,7 +106,8 @@ mod tests {
             for wanted in &filters {
                 let escapes =
                     topics.iter().any(|topic| matches(wanted, topic) && !matches(filter, topic));
-                // `+/#` and `#` match the same topics; that one does not cover the other is harmless.
+                // `+/#` and `#` match the same topics. It is harmless that `covers` says no for
+                // this pair.
                 assert!(!covers(filter, wanted) || !escapes, "{filter} {wanted}");
             }
         }

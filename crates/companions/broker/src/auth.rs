@@ -1,4 +1,4 @@
-//! Who may connect, and what they may publish and receive.
+//! Decides who may connect, and what connected clients may publish and receive.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -32,40 +32,42 @@ use crate::limits::{CONNECTIONS_OF_USER_MAX, MORE_CONNECTIONS_MAX, NODE_USER};
 use crate::shares::Shares;
 use crate::users::{FILE_NAME, PASSWORD_BYTES_MAX, User, Users, verify};
 
-/// Wrong passwords of an address in a minute, after which its passwords are not checked any more
-/// in that minute.
+/// After this many wrong passwords from one address in a minute, no more passwords from it are
+/// checked during that minute.
 const FAILURES_MAX: u32 = 20;
 const FAILURES_PERIOD: Duration = Duration::from_secs(60);
-/// Addresses with failures that are remembered, and those from which a right password came.
+/// How many addresses with failures are remembered, and how many addresses with a right password.
 const ADDRESSES_MAX: usize = 4_096;
-/// Passwords that wait to be checked. Beyond that, the latest one of the address with the most of them
-/// is not checked, and the broker answers its client that it is busy.
+/// The most passwords that wait to be checked. Above this, the broker picks the address with the
+/// most waiting passwords, leaves its latest one unchecked, and answers "busy" to that client.
 const CHECKS_MAX: usize = 1_000;
-/// Sessions that may outlive their connection.
+/// The most sessions that may outlive their connection.
 pub(crate) const SESSIONS_MAX: usize = 250;
-/// Those of one user.
+/// The most such sessions of one user.
 const SESSIONS_OF_ONE_MAX: usize = 125;
-/// The file with the users of sessions, in the folder of the broker: client ids and names.
+/// The file in the broker's folder that records the users of sessions: client ids and names.
 const OWNERS_FILE: &str = "sessions.json";
-/// Client ids whose users are remembered, and those of one user that have neither a connection nor a
-/// session. Those of connected clients are never forgotten, and there are fewer connections than this.
+/// The most client ids whose users are remembered. One user may have at most `OWNERS_OF_ONE_MAX`
+/// ids without a connection and without a session. The ids of connected clients are never
+/// forgotten, and there are fewer connections than `OWNERS_MAX`.
 const OWNERS_MAX: usize = 4_096;
 const OWNERS_OF_ONE_MAX: usize = 512;
-/// The beginning and the length of the client ids of the node itself.
+/// The prefix and the length of the node's own client ids.
 const NODE_IDS: &str = "mote";
 const NODE_ID_BYTES: usize = 23;
-/// How long a message waits for memory, and how often that is looked at.
+/// How long a message waits for free memory, and how often the memory is checked.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 const BUSY_LOOK: Duration = Duration::from_millis(10);
-/// How often the log names a user whose connections are closed to make room for others, and how
-/// many such users are remembered.
+/// When a user's connections are closed to make room for others, how often the log may name that
+/// user, and how many such users are remembered.
 const NAMED_EVERY: Duration = Duration::from_secs(60);
 const NAMED_MAX: usize = 1_024;
 const CLIENT_ID_BYTES_MAX: usize = 256;
 
 type Digest = [u8; 32];
 
-/// Whom a connection counts for: the address that it comes from, until its user is known.
+/// The holder against whose limit a connection counts: the client's address, until its user is
+/// known.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Holder {
     Address(IpAddr),
@@ -74,60 +76,61 @@ pub(crate) enum Holder {
     Node,
 }
 
-/// Who uses a client id.
+/// The user of a client id.
 #[derive(Debug)]
 struct Owner {
     user: Option<String>,
-    /// Whether the session outlives its connection.
+    /// Whether the client's session outlives its connection.
     keeps: bool,
-    /// Its connections: two for a moment, when one takes over from another. They are counted by this
-    /// program, because the library does not tell the end of a connection that was given up.
+    /// The number of connections: two for a moment, when one takes over from another. This program
+    /// counts them, because the library does not report the end of a connection that was given up.
     connections: u32,
-    /// When it connected or left last.
+    /// When the client last connected or disconnected.
     at: Instant,
 }
 
 /// A connection of a client.
 struct Client {
     seat: Arc<Seat<Holder>>,
-    /// Whom it counts for, once it is admitted with a name.
+    /// The user for whom the connection counts, after the client was admitted with a name.
     user: Option<Arc<str>>,
-    /// Its client id, once that is admitted.
+    /// The client id, after it was admitted.
     id: Option<String>,
-    /// Wakes whoever serves it when the user is removed or changed.
+    /// Wakes the task that serves the client when the user is removed or changed.
     revoked: Arc<Notify>,
 }
 
 pub(crate) struct Rules {
     anonymous: Anonymous,
-    /// Of the node's own password.
+    /// The digest of the node's own password.
     node: Digest,
-    /// Makes the digests of `proven` useless elsewhere.
+    /// Included in the digests of `proven`, so that they are useless outside this process.
     key: [u8; 32],
     users: RwLock<Users>,
     changed: Mutex<Option<SystemTime>>,
-    /// Digests of passwords that were right, so that clients that come back after a restart of
-    /// their network do not cost a hash each.
+    /// Digests of passwords that were right. Without them, each client that comes back after its
+    /// network was restarted would cost an expensive hash.
     proven: Mutex<HashMap<String, Digest>>,
     failures: Mutex<HashMap<IpAddr, (Instant, u32)>>,
-    /// Addresses from which a right password came.
+    /// Addresses from which a right password arrived.
     known: Mutex<HashSet<IpAddr>>,
     checks: Checks,
-    /// Connections by the address of the client, apart from those at the library's own listener.
+    /// Connections by the client's address. Leaves out connections to the library's own listener.
     clients: Mutex<HashMap<SocketAddr, Client>>,
-    /// Users that the log has named because they hold many connections, and when.
+    /// Users that the log has named because they hold many connections, and when it named them.
     named: Mutex<HashMap<Arc<str>, Instant>>,
     everything: Vec<String>,
-    /// Who uses a client id. Those whose sessions outlive their connection are in a file as well.
+    /// The user of each client id. Ids whose sessions outlive their connection are also stored in a
+    /// file.
     owners: Mutex<HashMap<String, Owner>>,
-    /// Whether that file lacks some of them.
+    /// Whether some of these ids are missing in the file.
     unsaved: AtomicBool,
-    /// Sessions that existed when they were counted last, and connections since then that may have
-    /// begun another one.
+    /// The number of sessions at the last count, plus the connections since then that may have
+    /// begun a session.
     pub(crate) sessions: AtomicUsize,
-    /// What users may still publish while clients hold much unread.
+    /// Limits what users may publish while clients have much unread.
     shares: Arc<Shares>,
-    /// What the broker keeps for later subscribers.
+    /// The messages that the broker keeps for later subscribers.
     pub(crate) kept: Arc<Kept>,
 }
 
@@ -170,7 +173,7 @@ impl Rules {
                     let before = std::mem::replace(&mut *self.users.write(), users);
                     self.keep_unchanged(&before);
                     self.end_changed(&before);
-                    // A device may have tried before its user was added.
+                    // A device may have tried to connect before its user was added.
                     self.failures.lock().clear();
                 }
             }
@@ -184,7 +187,7 @@ impl Rules {
         *last = changed;
     }
 
-    /// Reads who owned the sessions of the broker that ran before this one, so that nobody takes
+    /// Reads who owned the sessions of the previous broker process, so that no user can take over
     /// the session of another user after a restart.
     pub(crate) fn remember(&self, folder: &Path) {
         let text = match std::fs::read_to_string(folder.join(OWNERS_FILE)) {
@@ -202,7 +205,7 @@ impl Rules {
             known.map(|(id, user)| (id, Owner { user, keeps: true, connections: 0, at })).collect();
     }
 
-    /// Writes who owns the sessions, if that has changed.
+    /// Writes who owns the sessions, if the owners have changed.
     pub(crate) fn save_owners(&self, folder: &Path) {
         if !self.unsaved.swap(false, Ordering::Relaxed) {
             return;
@@ -221,7 +224,8 @@ impl Rules {
         }
     }
 
-    /// Decides about a client that has shown a certificate with these `names`, or none.
+    /// Decides whether to admit a client. `names` are the names in the client's certificate; empty
+    /// if it has shown no certificate.
     pub(crate) async fn admit(
         &self,
         connect: &ConnectPacket,
@@ -235,8 +239,8 @@ impl Rules {
         })
     }
 
-    /// The user for whom a certificate with these `names` stands. A client may say which one of them
-    /// it wants to be.
+    /// Returns the user for whom a certificate with these `names` stands. If there are several such
+    /// users, the client may choose one.
     fn certified(&self, names: &[String], wanted: Option<&str>) -> Option<String> {
         let users = &self.users.read().users;
         let is_user = |name: &&String| {
@@ -254,7 +258,7 @@ impl Rules {
             5 => connect.properties.get_session_expiry_interval().is_some_and(|s| s > 0),
             _ => !connect.clean_start,
         };
-        // A client that sends a password wants to be the user that the password proves.
+        // A client that sends a password wants to be the user of that password.
         let certified = match &connect.password {
             None => self.certified(names, connect.username.as_deref()),
             Some(_) => None,
@@ -296,8 +300,8 @@ impl Rules {
         Verdict::Yes(user)
     }
 
-    /// Notes a connection before its client has sent anything. What is returned is woken when the user of
-    /// the client is removed or changed.
+    /// Notes a connection before its client has sent anything. The returned handle is notified when
+    /// the client's user is removed or changed.
     pub(crate) fn enter(&self, at: SocketAddr, seat: Arc<Seat<Holder>>) -> Arc<Notify> {
         let revoked = Arc::new(Notify::new());
         let client = Client { seat, user: None, id: None, revoked: revoked.clone() };
@@ -305,7 +309,7 @@ impl Rules {
         revoked
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     pub(crate) fn leave(&self, at: SocketAddr) {
         let client = self.clients.lock().remove(&at);
         if let Some(id) = client.and_then(|client| client.id) {
@@ -313,7 +317,7 @@ impl Rules {
         }
     }
 
-    /// Notes the client id of a connection, until it ends.
+    /// Notes the client id of a connection for as long as the connection lasts.
     fn connected(&self, at: SocketAddr, id: &str) {
         let mut clients = self.clients.lock();
         let Some(client) = clients.get_mut(&at) else { return };
@@ -325,12 +329,13 @@ impl Rules {
         }
     }
 
-    /// Notes who a client is. From now on, a client with a name counts for its user and no longer for its
-    /// address. With `false`, its connection has ended, or there is no room for it.
+    /// Notes who a client is. From now on, a client with a name counts against its user and no
+    /// longer against its address. Returns false if the connection has ended or there is no room
+    /// for it.
     fn sit(&self, at: SocketAddr, user: Option<&str>) -> bool {
         let mut clients = self.clients.lock();
         let Some(client) = clients.get_mut(&at) else {
-            // The library's own listener, which counts no seats, is for the node alone.
+            // The library's own listener is only for the node, and counts no seats.
             return user == Some(NODE_USER);
         };
         let seat = &client.seat;
@@ -346,7 +351,7 @@ impl Rules {
         has_room.is_ok() && !seat.is_ended()
     }
 
-    /// Names the user in the log whose connection has ended for another one, now and then.
+    /// Logs the user whose connection was ended to make room for another, but not every time.
     pub(crate) fn note_displaced(&self, at: SocketAddr, held: impl Fn(&Holder) -> usize) {
         let user = self.clients.lock().get(&at).and_then(|client| client.user.clone());
         let Some(user) = user.filter(|user| self.may_name(user, Instant::now())) else { return };
@@ -359,7 +364,8 @@ impl Rules {
         );
     }
 
-    /// Whether the log may name this user now. It does not name it again for a while.
+    /// Whether the log may name this user now. If so, the log does not name the user again for a
+    /// while.
     fn may_name(&self, user: &Arc<str>, now: Instant) -> bool {
         let mut named = self.named.lock();
         let recent = |at: &Instant| now.duration_since(*at) < NAMED_EVERY;
@@ -376,8 +382,8 @@ impl Rules {
         has_room
     }
 
-    /// Ends the connections of users that were removed, or that are no longer as `before`: with another
-    /// password or other filters, they have to connect again.
+    /// Ends the connections of users that were removed or changed since `before`. After a change of
+    /// password or filters, the clients must connect again.
     fn end_changed(&self, before: &Users) {
         let users = self.users.read();
         for client in self.clients.lock().values() {
@@ -388,9 +394,9 @@ impl Rules {
         }
     }
 
-    /// Notes who uses a client id. The library lets anybody who begins anew take the session of
-    /// another user, so an id belongs to the first user that connects with it. Ids of the
-    /// form of the node's own belong to the node.
+    /// Notes the user of a client id. An id belongs to the first user that connects with it,
+    /// because the library would let any client with a clean start take over another user's
+    /// session. Ids in the node's own format belong to the node.
     fn own(&self, id: &str, user: Option<&str>, keeps: bool) -> Option<ReasonCode> {
         let is_node = user == Some(NODE_USER);
         if id.len() == NODE_ID_BYTES && id.starts_with(NODE_IDS) && !is_node {
@@ -415,7 +421,7 @@ impl Rules {
             if is_full {
                 return Some(ReasonCode::QuotaExceeded);
             }
-            // Until they are counted again.
+            // Counts as a session until the sessions are counted again.
             self.sessions.fetch_add(1, Ordering::Relaxed);
         }
         let connections = owners.get(id).map(|owner| owner.connections);
@@ -431,7 +437,7 @@ impl Rules {
         None
     }
 
-    /// Notes that a client with this id came or left.
+    /// Notes that a client with this id connected or disconnected.
     fn note_connection(&self, id: &str, came: bool) {
         let mut owners = self.owners.lock();
         let Some(owner) = owners.get_mut(id) else { return };
@@ -444,7 +450,7 @@ impl Rules {
         }
     }
 
-    /// Forgets the proven passwords of users whose password is another one than `before`.
+    /// Forgets the proven passwords of users whose password has changed since `before`.
     fn keep_unchanged(&self, before: &Users) {
         let users = self.users.read();
         let password =
@@ -455,8 +461,8 @@ impl Rules {
         });
     }
 
-    /// How long an address waits for others: first those from which a right password came, then those
-    /// of which nothing is known, then those from which a wrong one came.
+    /// The rank of an address in the queue. Addresses that sent a right password come first, then
+    /// unknown addresses, then addresses that sent a wrong one.
     fn level(&self, owner: IpAddr) -> usize {
         if self.known.lock().contains(&owner) {
             return 0;
@@ -464,7 +470,7 @@ impl Rules {
         1 + usize::from(self.failures.lock().contains_key(&owner))
     }
 
-    /// Whether a password is right; `None` if too many wait to be checked.
+    /// Whether a password is right. `None` if too many passwords wait to be checked.
     async fn is_right(&self, name: &str, password: &[u8], from: IpAddr) -> Option<bool> {
         let digest = digest(&self.key, name, password);
         if name == NODE_USER {
@@ -476,7 +482,8 @@ impl Rules {
         if self.is_blocked(from) {
             return Some(false);
         }
-        // Names that do not exist take as long as others.
+        // A name without a user takes as long to check as any other, so timing does not reveal
+        // which users exist.
         let hash = self.users.read().users.get(name).map(|user| user.password.clone());
         let known = hash.is_some();
         let hash = hash.unwrap_or_else(|| {
@@ -486,7 +493,7 @@ impl Rules {
         });
         let owner = address_owner(from);
         let _turn = self.checks.turn(self.level(owner), owner).await?;
-        // While this one waited, others of its address may have failed.
+        // Other passwords of the address may have failed while this one waited.
         if self.is_blocked(from) {
             return Some(false);
         }
@@ -552,9 +559,9 @@ impl Rules {
         self.filters(user, |user| &user.write, |filters| may_publish(filters, topic))
     }
 
-    /// Sets the limit with which the library compares next. It compares before any other task runs, and
-    /// does not tell that it refused a message. Messages with QoS 2 are compared again when they are
-    /// released, so the limit is soon that of all namespaces again.
+    /// Sets the limit for the library's next comparison. The library compares before any other task
+    /// runs, and does not report that it has refused a message. A message with QoS 2 is compared
+    /// again at its release, so the limit is soon set back to that of all namespaces.
     fn begin(&self, topic: &str, is_node: bool) {
         if !self.kept.begin(topic, is_node) {
             let kept = self.kept.clone();
@@ -568,9 +575,9 @@ impl Rules {
     }
 }
 
-/// Makes room for another client id of `user`: a user with many ids loses an own one. If there are too
-/// many in total, one of the user with the most is forgotten. Only ids without a connection are, and
-/// those with a session after all others.
+/// Makes room for another client id of `user`. A user with many ids loses one of them. If there are
+/// too many ids in total, the user with the most ids loses one. Only ids without a connection are
+/// forgotten, and ids with a session only after all others.
 fn forget_one(owners: &mut HashMap<String, Owner>, user: Option<&str>) {
     forget_own(owners, user, OWNERS_OF_ONE_MAX - 1);
     if owners.len() < OWNERS_MAX {
@@ -588,7 +595,8 @@ fn forget_one(owners: &mut HashMap<String, Owner>, user: Option<&str>) {
     }
 }
 
-/// Forgets the oldest client ids of `user` without a connection and a session, until `most` are left.
+/// Forgets the oldest client ids of `user` that have neither a connection nor a session, until
+/// `most` are left.
 fn forget_own(owners: &mut HashMap<String, Owner>, user: Option<&str>, most: usize) {
     let is_own = |one: &Owner| one.connections == 0 && !one.keeps && one.user.as_deref() == user;
     let count = owners.values().filter(|one| is_own(one)).count();
@@ -601,8 +609,8 @@ fn forget_own(owners: &mut HashMap<String, Owner>, user: Option<&str>, most: usi
     }
 }
 
-/// Checks one password at a time, because each check needs 19 MiB and the time of a core. Addresses take
-/// turns, so that guesses from many of them delay a device by one check each at most.
+/// Checks one password at a time, because each check needs 19 MiB and keeps a core busy. Addresses
+/// take turns, so that guesses from many addresses delay a device by at most one check per address.
 #[derive(Clone)]
 struct Checks(Arc<Mutex<Waiting>>);
 
@@ -611,7 +619,7 @@ struct Waiting {
     queue: FairQueue<IpAddr, oneshot::Sender<Check>, 3>,
 }
 
-/// The right to check a password, until it is dropped.
+/// The right to check one password. It ends on drop.
 struct Check(Checks);
 
 impl Default for Checks {
@@ -622,7 +630,7 @@ impl Default for Checks {
 }
 
 impl Checks {
-    /// Waits for the turn of an address; `None` if too many wait.
+    /// Waits for the turn of an address. Returns `None` if too many wait.
     async fn turn(&self, level: usize, owner: IpAddr) -> Option<Check> {
         let receiver = {
             let mut waiting = self.0.lock();
@@ -630,7 +638,7 @@ impl Checks {
                 return Some(Check(self.clone()));
             }
             let (sender, receiver) = oneshot::channel();
-            // Dropping what leaves the queue tells its receiver.
+            // Whatever leaves the queue is dropped, which notifies its receiver.
             drop(waiting.queue.push(level, owner, sender));
             receiver
         };
@@ -647,7 +655,7 @@ impl Drop for Check {
             next
         };
         if let Some(next) = next {
-            // If its client has gone, the check is dropped here, which passes it on.
+            // If the waiting client has gone, the check is dropped here, which passes the turn on.
             drop(next.send(Check(self.0.clone())));
         }
     }
@@ -667,8 +675,8 @@ fn digest(key: &[u8; 32], name: &str, password: &[u8]) -> Digest {
     hash.finalize().into()
 }
 
-/// Waits until clients have read what they hold, so that whoever publishes more than they read is
-/// slowed down; false if that takes too long.
+/// Waits until clients have read enough, which slows down users who publish faster than clients
+/// read. Returns false if that takes too long.
 async fn memory_is_free(shares: &Shares, user: Option<&str>, topic: &str) -> bool {
     let since = Instant::now();
     while shares.waits(user, counting::allocated(), Instant::now()) {
@@ -739,8 +747,9 @@ impl BrokerEventHandler for Rules {
             let user = event.user_id;
             let bytes = event.payload.len() + event.topic.len();
             self.shares.published(user.clone(), bytes, Instant::now());
-            // The library tells the size of the payload alone, and each receiver has a copy of the
-            // rest. This task begins after the library has passed the message on.
+            // The library reports only the size of the payload, but each receiver has a copy of the
+            // rest too. This task begins after the library has passed the message on, so it can
+            // measure the growth.
             let shares = self.shares.clone();
             tokio::spawn(async move {
                 let grown = counting::allocated().saturating_sub(before);
@@ -785,7 +794,7 @@ mod tests {
         assert_eq!(rules.proven.lock().keys().collect::<Vec<_>>(), ["same"]);
     }
 
-    /// Rules with users, and a connection that is admitted as `user`.
+    /// Returns rules with users, and a connection that was admitted as `user`.
     fn admitted(
         rules: &Rules,
         seats: &Seats<Holder>,
@@ -808,7 +817,7 @@ mod tests {
             (0..1_200).map(|at| admitted(&rules, &seats, at, Some("bob")).0).collect();
         assert_eq!(seats.taken_by(&Holder::User("bob".into())), CONNECTIONS_OF_USER_MAX);
         assert!(greedy[..1_200 - CONNECTIONS_OF_USER_MAX].iter().all(|seat| seat.is_ended()));
-        // Another one that would need all the rest makes room as well.
+        // Another client that would need all the remaining seats makes room as well.
         let second: Vec<_> =
             (1_200..2_400).map(|at| admitted(&rules, &seats, at, Some("eve")).0).collect();
         let device = admitted(&rules, &seats, 3_000, Some("alice"));
@@ -905,14 +914,14 @@ mod tests {
         let Poll::Ready(Some(check)) = known.as_mut().poll(&mut cx) else { panic!("not first") };
         drop(check);
         let Poll::Ready(Some(check)) = device.as_mut().poll(&mut cx) else { panic!("not second") };
-        // Then one of each address, before the second one of any.
+        // Then one guess of each address is checked, before the second guess of any address.
         drop((known, device, check));
         for at in (0..guesses.len()).step_by(2) {
             let polled = guesses[at].as_mut().poll(&mut cx);
             let Poll::Ready(Some(check)) = polled else { panic!("{at} is not next") };
             drop(check);
         }
-        // Clients that leave are skipped.
+        // Clients that have left are skipped.
         drop(guesses.drain(1..));
         assert!(pin!(turn(1)).poll(&mut cx).is_ready());
     }
@@ -955,7 +964,8 @@ mod tests {
             rules.connected(address(at), &id);
         }
         assert_eq!(rules.owners.lock().len(), usize::from(count), "all are connected");
-        // In whatever way they end, the library may say nothing about it.
+        // The connections are left without a report, because the library may not report how a
+        // connection ends.
         (1..=count).for_each(|at| rules.leave(address(at)));
         assert_eq!(rules.owners.lock().len(), OWNERS_OF_ONE_MAX);
         assert_eq!(rules.own("bob-1", Some("alice"), false), None, "the oldest is free");
@@ -981,7 +991,7 @@ mod tests {
         }
         assert_eq!(rules.own("bob-0", Some("alice"), false), None, "the oldest is free");
 
-        // Many users together: those with the most ids lose some.
+        // If many users together have too many ids, the users with the most ids lose some.
         for at in 0..2 * OWNERS_MAX {
             let user = format!("user-{}", at % 16);
             assert_eq!(rules.own(&format!("{user}-{at}"), Some(&user), false), None);

@@ -1,4 +1,4 @@
-//! What the node tells the broker on its standard input: one line of JSON, and then changes.
+//! The node's messages to the broker's standard input: one line of JSON, and then changes.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -7,34 +7,35 @@ use std::net::SocketAddr;
 use mote_tls::handover::read_message;
 use serde::Deserialize;
 
-/// Everything that the broker needs to know.
+/// The settings in the first line.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
-    /// Where devices connect without TLS.
+    /// The address at which devices connect without TLS.
     pub(crate) listen: SocketAddr,
-    /// Where devices connect with TLS. If there is such a listener, certificates follow.
+    /// The address at which devices connect with TLS. If it is set, certificates follow.
     pub(crate) tls: Option<SocketAddr>,
-    /// Clients without a user name.
+    /// Which clients may connect without a user name.
     pub(crate) anonymous: Anonymous,
     /// The password of the node's own user.
     pub(crate) password: String,
-    /// The user id that the broker takes if it was started as root.
+    /// The user id to which the broker changes if it was started as root.
     pub(crate) uid: u32,
     pub(crate) namespaces: BTreeSet<String>,
 }
 
-/// What follows the line. Each has a letter before it, and the form of [`read_message`].
+/// The changes after the first line. Each begins with a letter, and has the form of
+/// [`read_message`].
 pub(crate) enum Change {
     /// `c`: certificates (`mote_tls::handover`).
     Certificates(Vec<u8>),
     /// `n`: the names of the namespaces, as a list in JSON.
     Namespaces(BTreeSet<String>),
-    /// `d`: the name of a namespace that is deleted.
+    /// `d`: the name of a namespace that is being deleted.
     Deleted(String),
 }
 
-/// Reads a change. Blocks until there is one; it is an error if the input ends.
+/// Reads a change, and blocks until there is one. Fails if the input ends.
 pub(crate) fn read_change(input: &mut impl Read) -> io::Result<Change> {
     let mut kind = [0];
     input.read_exact(&mut kind)?;
@@ -51,11 +52,11 @@ pub(crate) fn read_change(input: &mut impl Read) -> io::Result<Change> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Anonymous {
-    /// None.
+    /// No clients.
     Off,
-    /// Those of this machine.
+    /// Only clients of this machine.
     Loopback,
-    /// All.
+    /// All clients.
     All,
 }
 

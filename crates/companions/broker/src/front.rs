@@ -1,11 +1,12 @@
-//! The listeners for clients, without TLS and with it.
+//! The listeners for clients, with and without TLS.
 //!
-//! The library counts clients only after their first message, refuses further ones at its limit, and
-//! performs one TLS handshake after the other, with the same certificate until it ends. So clients that
-//! connect and send nothing would keep all others out. Therefore this program accepts connections
-//! itself, ends those of clients that have proved nothing when others need their seats
-//! (`mote_core::seats`), and gives them to the library, after the handshake if there is one.
-//! Handshakes have a thread of their own, because they take long: messages do not wait for them.
+//! The library counts clients only after their first message, and refuses new clients at its limit.
+//! It performs one TLS handshake after the other, and never changes its certificate. Clients that
+//! connect and send nothing could therefore keep all others out. For this reason this program
+//! accepts connections itself. When others need seats, it ends connections whose clients have
+//! proved nothing (`mote_core::seats`). It hands a connection to the library after the TLS
+//! handshake, if there is one. Handshakes take long, so they run on a separate thread and do not
+//! delay messages.
 
 use std::future::Future;
 use std::io;
@@ -41,17 +42,17 @@ use tokio_rustls::rustls::ServerConfig;
 
 use crate::auth::{Holder, Rules};
 
-/// What clients that list protocols must list (ALPN).
+/// The protocol that a client must list if it lists protocols (ALPN).
 pub(crate) const ALPN: &str = "mqtt";
-/// How long a client may take for the handshake. The library gives it as long for its CONNECT.
+/// How long a client may take for the handshake. The library allows the same time for the CONNECT.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long connections may take to end. The library waits for its own ones for 5 s after that, and
-/// the node kills the program after 8 s.
+/// How long connections may take to end. Afterwards the library waits 5 s for its own connections,
+/// and the node kills the program after 8 s.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// Pause after a connection could not be accepted, for example because too many files are open.
+/// Pause after accepting a connection failed, for example because too many files are open.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the library needs for a connection: the same as for those of its own listener.
+/// What the library needs to serve a connection. Its own listener uses the same parts.
 pub(crate) struct Service {
     config: Arc<BrokerConfig>,
     rules: Arc<Rules>,
@@ -59,15 +60,15 @@ pub(crate) struct Service {
     storage: Option<Arc<DynamicStorage>>,
     stats: Arc<BrokerStats>,
     monitor: Arc<ResourceMonitor>,
-    /// Connections. The library counts clients after their CONNECT; these seats also count handshakes,
-    /// and clients that send nothing.
+    /// The seats for connections. The library counts clients only after their CONNECT. These seats
+    /// also count handshakes, and clients that send nothing.
     seats: Seats<Holder>,
-    /// When the log last named a client with a version that is not spoken here.
+    /// When the log last named a client with an unsupported protocol version.
     version_logged: Mutex<Option<Instant>>,
 }
 
 impl Service {
-    /// The parts of a broker that was made with `config` and has these rules.
+    /// Takes the parts from a broker that was made with `config` and these rules.
     pub(crate) fn of(
         broker: &MqttBroker,
         config: BrokerConfig,
@@ -86,8 +87,9 @@ impl Service {
         }
     }
 
-    /// Serves a client at `from` that has shown a certificate with these names, or none, until it leaves,
-    /// until `stop` ends, until others need its seat, or until its user is removed.
+    /// Serves a client at `from` until it leaves, `stop` ends, others need its seat, or its user is
+    /// removed. `names` are the names in the client's certificate; empty if it has shown no
+    /// certificate.
     async fn serve(
         &self,
         transport: BrokerTransport,
@@ -112,14 +114,14 @@ impl Service {
             ending,
         );
         let revoked = self.rules.enter(from, seat.clone());
-        // Its errors are those of a single client, which the library reports itself.
+        // An error concerns only this client, and the library reports it.
         let mut run = pin!(handler.run());
         let is_over = tokio::select! {
             _ = &mut run => true,
             _ = stop.recv() => false,
             () = seat.ended() => {
                 self.rules.note_displaced(from, |holder| self.seats.taken_by(holder));
-                // A client that was not admitted has nothing that would have to be put away.
+                // A client that was not admitted leaves nothing to clean up.
                 seat.standing() == Standing::Unproven
             }
             () = revoked.notified() => false,
@@ -131,7 +133,7 @@ impl Service {
         self.rules.leave(from);
     }
 
-    /// Answers a client of MQTT 3.1, and says so in the log.
+    /// Refuses a client that speaks MQTT 3.1, and logs this.
     async fn refuse_version(&self, stream: impl AsyncRead + AsyncWrite + Unpin, from: SocketAddr) {
         let is_new = {
             let mut logged = self.version_logged.lock();
@@ -148,8 +150,8 @@ impl Service {
     }
 }
 
-/// The owner that an address counts as. Programs of this machine differ by their loopback
-/// addresses.
+/// The holder for an address. Different loopback addresses count as different programs of this
+/// machine.
 fn owner(from: SocketAddr) -> Holder {
     Holder::Address(match from.ip().to_canonical() {
         v4 @ IpAddr::V4(_) => v4,
@@ -157,27 +159,28 @@ fn owner(from: SocketAddr) -> Holder {
     })
 }
 
-/// The answer to a client of MQTT 3.1: unacceptable protocol version (MQTT 3.1.1, 3.2.2.3). The library
-/// closes its connection without an answer.
+/// The answer to a client that speaks MQTT 3.1: unacceptable protocol version (MQTT 3.1.1,
+/// 3.2.2.3). The library would close the connection without an answer.
 const WRONG_VERSION: [u8; 4] = [0x20, 2, 0, 1];
 
 /// How often the log names a client with such a version.
 const VERSION_LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// Whether the first message of a client is the CONNECT of MQTT 3.1. Leaves it in the socket.
+/// Whether the first message of a client is a CONNECT of MQTT 3.1. The message stays in the socket.
 async fn speaks_version_3_1(stream: &TcpStream) -> bool {
     let mut head = [0; 16];
     let count = stream.peek(&mut head).await.unwrap_or(0);
     is_connect_3_1(&head[..count])
 }
 
-/// The same for a client over TLS. Leaves the message in the buffer of the session.
+/// Whether the first message of a client over TLS is a CONNECT of MQTT 3.1. The message stays in
+/// the buffer of the session.
 async fn speaks_version_3_1_over_tls(session: &mut (impl AsyncBufRead + Unpin)) -> bool {
     session.fill_buf().await.is_ok_and(is_connect_3_1)
 }
 
-/// Answers such a client, and reads until it closes: a socket that is closed with bytes in it resets the
-/// connection, and the answer could be lost.
+/// Answers a client that speaks MQTT 3.1, and reads until the client closes. Closing a socket that
+/// still has unread bytes resets the connection, and the answer could be lost.
 async fn refuse_version(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     stream.write_all(&WRONG_VERSION).await?;
     stream.shutdown().await?;
@@ -188,12 +191,13 @@ async fn refuse_version(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::
 
 fn is_connect_3_1(head: &[u8]) -> bool {
     let Some((0x10, rest)) = head.split_first() else { return false };
-    // The length of the message has one to four bytes, of which all but the last have the high bit.
+    // The length of the message has one to four bytes. All of them except the last have the high
+    // bit set.
     let length = rest.iter().position(|byte| byte & 0x80 == 0).map_or(4, |last| last + 1);
     rest.get(length..).is_some_and(|name| name.starts_with(b"\0\x06MQIsdp"))
 }
 
-/// Accepts connections without TLS, and serves them, until `stop` ends.
+/// Accepts connections without TLS and serves them until `stop` ends.
 pub(crate) async fn accept_plain(
     listener: TcpListener,
     service: Arc<Service>,
@@ -246,7 +250,7 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// Accepts connections from now on, and serves them on the runtime of the caller.
+    /// Starts to accept connections. They are served on the runtime of the caller.
     pub(crate) fn start(
         listener: TcpListener,
         server: Arc<ServerConfig>,
@@ -258,7 +262,8 @@ impl Front {
         let listener = listener.into_std()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("tls".to_owned()).spawn(move || {
-            // The sockets of the connections belong to this runtime, so it lasts as long as they do.
+            // The sockets of the connections belong to this runtime, so it must last as long as
+            // they do.
             if let Err(error) =
                 runtime.block_on(accept(listener, server, service, messages, to_stop))
             {
@@ -269,7 +274,7 @@ impl Front {
         Ok(Self { stop, stopped })
     }
 
-    /// Ends all connections, and returns when their sessions are in the storage.
+    /// Ends all connections. Returns when their sessions are in the storage.
     pub(crate) async fn stop(self) {
         let _ = self.stop.send(());
         let _ = self.stopped.await;
@@ -345,7 +350,7 @@ async fn accept(
     Ok(())
 }
 
-/// The rules for a client that has shown a valid certificate.
+/// Rules for one client that has shown a valid certificate.
 struct Certified {
     rules: Arc<Rules>,
     names: Vec<String>,

@@ -1,14 +1,16 @@
-//! How many messages each namespace keeps for later subscribers.
+//! Limits how many messages each namespace keeps for later subscribers.
 //!
-//! A message belongs to the namespace whose name is the first level of its topic, and otherwise to the
-//! default one. Without namespaces, the library alone limits the messages ([`KEPT_MAX`]). Once a
-//! second namespace keeps messages, each may keep an [`even_share`].
+//! If the first level of a message's topic is the name of a namespace, the message belongs to that
+//! namespace. Otherwise it belongs to the default one. Without namespaces, only the library limits
+//! the messages ([`KEPT_MAX`]). Once a second namespace keeps messages, each may keep an
+//! [`even_share`].
 //!
-//! The library asks who may publish before it knows here whether a message is to be kept, and compares
-//! the number of kept messages with its own limit right afterwards. So a client other than the node
-//! is refused by a limit of 1 for this one comparison. The node asks first, by a message for a topic of
-//! its own ([`ASK_TO_KEEP`]), and the broker accepts or refuses that message. A topic that was promised
-//! in this way counts as kept for a while.
+//! When the library asks whether a client may publish, this program cannot know yet whether the
+//! message is to be kept. Right afterwards, the library compares the number of kept messages with
+//! its own limit. To refuse a client other than the node, this program sets that limit to 1 for
+//! this one comparison. The node asks first, with a message for a special topic ([`ASK_TO_KEEP`]),
+//! which the broker accepts or refuses. A topic that was promised in this way counts as kept for a
+//! while.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,16 +22,17 @@ use mqtt5::broker::router::MessageRouter;
 use mqtt5::packet::publish::PublishPacket;
 use parking_lot::Mutex;
 
-/// Messages that the broker keeps, of all namespaces, and the largest.
+/// The most messages that the broker keeps, over all namespaces, and the largest such message.
 pub(crate) const KEPT_MAX: usize = 1_000;
 pub(crate) const KEPT_BYTES_MAX: usize = 32 << 10;
-/// The same with namespaces: some of them may have their share although the others keep as many as
-/// all may. Half of an equal part for the second, the third and so on is 3,700 together for 1,000
-/// namespaces.
+/// The library's limit if there are namespaces. It is higher, because some namespaces may still get
+/// their share after the others already keep [`KEPT_MAX`] together. If the second, the third and
+/// each further namespace gets half of an equal part, 1,000 namespaces keep 3,700 together.
 const KEPT_WITH_SHARES_MAX: usize = 5 * KEPT_MAX;
-/// The beginning of a topic with which the node asks whether a message for the rest would be kept.
+/// The prefix of a topic with which the node asks whether a message for the rest of the topic would
+/// be kept.
 pub(crate) const ASK_TO_KEEP: &str = "$keep/";
-/// How long a promise lasts. The node gives up a message after 20 s.
+/// How long a promise lasts. The node gives up on a message after 20 s.
 const PROMISE: Duration = Duration::from_secs(30);
 
 /// The messages that the broker keeps.
@@ -40,20 +43,20 @@ pub(crate) struct Kept {
 
 #[derive(Default)]
 struct Table {
-    /// The names of all namespaces but the default one.
+    /// The names of all namespaces except the default one.
     namespaces: BTreeSet<String>,
-    /// Each topic with a kept message, or with the time of a promise to keep one.
+    /// Each topic with a kept message, or with a promise and the time of that promise.
     topics: HashMap<Arc<str>, Option<Instant>>,
-    /// How many of them each namespace has. The name of the default one is empty.
+    /// How many of these topics each namespace has. The default namespace has the empty name.
     counts: HashMap<String, usize>,
-    /// Whether two namespaces have kept messages, or wanted to, at once.
+    /// Whether two namespaces have kept messages, or wanted to, at the same time.
     is_shared: bool,
-    /// Limits the messages that the library keeps.
+    /// Applies the limit to the messages that the library keeps.
     router: Option<Arc<MessageRouter>>,
 }
 
 impl Kept {
-    /// Limits the messages of a broker, which keeps those for `topics` already.
+    /// Begins to limit a broker that already keeps messages for `topics`.
     pub(crate) fn limit(&self, router: Arc<MessageRouter>, topics: Vec<String>) {
         let mut table = self.table.lock();
         table.router = Some(router);
@@ -70,8 +73,8 @@ impl Kept {
         table.admit(true);
     }
 
-    /// Removes what is kept for topics that begin with the name of a namespace. Their subscribers
-    /// receive an empty message.
+    /// Removes the messages kept for topics that begin with the name of a namespace. Subscribers of
+    /// these topics receive an empty message.
     pub(crate) async fn clear(&self, namespace: &str) {
         let (router, topics) = {
             let table = self.table.lock();
@@ -86,7 +89,7 @@ impl Kept {
         }
     }
 
-    /// Whether the node may publish a message for this topic that is to be kept.
+    /// Whether the node may publish a message to be kept for this topic. A yes counts as a promise.
     pub(crate) fn promise(&self, topic: &str, now: Instant) -> bool {
         let mut table = self.table.lock();
         let may = table.may_keep(topic);
@@ -96,8 +99,9 @@ impl Kept {
         may
     }
 
-    /// A client publishes for this topic: sets the limit that the library compares next. `false` if it
-    /// refuses a message that is to be kept; [`Kept::compared`] must follow.
+    /// Called when a client publishes for this topic. Sets the limit for the library's next
+    /// comparison. Returns `false` if the limit refuses a message that is to be kept. Then
+    /// [`Kept::compared`] must follow.
     pub(crate) fn begin(&self, topic: &str, is_node: bool) -> bool {
         let mut table = self.table.lock();
         if table.namespaces.is_empty() {
@@ -108,7 +112,7 @@ impl Kept {
         may
     }
 
-    /// The library has compared: the limit is that of all namespaces again.
+    /// Called after the library's comparison. Sets the limit back to that of all namespaces.
     pub(crate) fn compared(&self) {
         let table = self.table.lock();
         if !table.namespaces.is_empty() {
@@ -116,7 +120,7 @@ impl Kept {
         }
     }
 
-    /// The library keeps a message for this topic now, or does not keep one any more.
+    /// Notes that the library now keeps a message for this topic, or no longer keeps one.
     pub(crate) fn changed(&self, topic: &str, is_kept: bool) {
         let mut table = self.table.lock();
         if !is_kept {
@@ -128,7 +132,7 @@ impl Kept {
         }
     }
 
-    /// Forgets promises that were not used.
+    /// Drops promises that were not used in time.
     pub(crate) fn look(&self, now: Instant) {
         let mut table = self.table.lock();
         let is_old = |promised: &Option<Instant>| {
@@ -142,7 +146,7 @@ impl Kept {
 }
 
 impl Table {
-    /// The namespace of a topic; empty for the default one.
+    /// Returns the namespace of a topic; empty for the default one.
     fn namespace<'a>(&self, topic: &'a str) -> &'a str {
         let first = first_level(topic);
         if self.namespaces.contains(first) { first } else { "" }
@@ -219,7 +223,8 @@ mod tests {
         (kept, router)
     }
 
-    /// How many messages a client that is not the node can have kept for new topics below `first`.
+    /// Returns for how many new topics below `first` a client other than the node can have messages
+    /// kept.
     fn fill(kept: &Kept, router: &MessageRouter, first: &str) -> usize {
         let total = || kept.table.lock().topics.len();
         let before = total();

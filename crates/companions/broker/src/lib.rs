@@ -1,12 +1,12 @@
-//! The MQTT broker of a node: a process next to the node, so that it runs without privileges.
+//! The MQTT broker of a node. It is a separate process, so that it runs without privileges.
 //!
-//! The protocol, sessions and storage are those of the library `mqtt5`. This program confines
+//! The library `mqtt5` provides the protocol, the sessions and the storage. This program confines
 //! itself ([`confinement`]), decides who may do what (`auth.rs`, `acl.rs`, `users.rs`), accepts
-//! connections without and with TLS (`front.rs`), and sets the limits (`limits.rs`, `shares.rs`,
-//! `kept.rs`). The node starts it in the folder of its data, writes one line of settings and then
-//! changes of certificates and namespaces to its standard input (`config.rs`), reads its ports from
-//! its standard output, and ends it by closing the input. It must not know functions, manifests or
-//! the store.
+//! connections with and without TLS (`front.rs`), and sets the limits (`limits.rs`, `shares.rs`,
+//! `kept.rs`). The node starts the program in the folder of the broker's data. On the program's
+//! standard input it writes one line of settings, and later changes of certificates and namespaces
+//! (`config.rs`). It reads the ports from the program's standard output, and ends the program by
+//! closing the input. The program must not know functions, manifests or the store.
 
 mod acl;
 mod auth;
@@ -42,28 +42,32 @@ use front::{Front, Service, accept_plain};
 use kept::{KEPT_BYTES_MAX, KEPT_MAX};
 use limits::MORE_CONNECTIONS_MAX;
 
-/// Connections at once, and those without a name of one address.
+/// The most connections at once, and the most connections of one address whose clients have no user
+/// name.
 const CONNECTIONS_MAX: usize = 1_000;
 const CONNECTIONS_OF_ONE_MAX: usize = 250;
-/// Connections that clients without a name leave free, and as many that those with a name leave free.
+/// How many connections clients without a user name leave free for others. Clients with a user name
+/// leave as many free.
 const RESERVE: usize = 125;
-/// Largest packet. A message for a client that is away is kept whatever its size, and several
-/// times for a moment, so three times this times the number of sessions must fit into the memory.
+/// Largest packet. A message for an absent client is kept whatever its size, and for a moment in
+/// several copies. Therefore three times this size times the number of sessions must fit into the
+/// memory.
 const PACKET_BYTES_MAX: usize = 128 << 10;
-/// Subscriptions of a session.
+/// The most subscriptions of a session.
 const SUBSCRIPTIONS_MAX: usize = 100;
-/// Messages that wait for one client: while it is away, and while it does not read.
+/// The most messages, and bytes of them, that wait for one client while it is absent or does not
+/// read.
 const QUEUED_MAX: usize = 1_000;
 const QUEUED_BYTES_MAX: usize = 128 << 10;
-/// Messages that one client may leave unread.
-/// A burst of small messages with QoS 0 that is longer than this loses its end. How many bytes all
-/// clients together may leave unread is for `shares.rs` to bound.
+/// The most messages that one client may leave unread. If a burst of small messages with QoS 0 is
+/// longer than this, its end is lost. `shares.rs` limits how many bytes all clients together may
+/// leave unread.
 const UNREAD_MAX: usize = 256;
-/// Unacknowledged messages of one client, each way.
+/// The most unacknowledged messages of one client in each direction.
 const INFLIGHT_MAX: u16 = 64;
 /// How long a session outlives its connection.
 const SESSION_EXPIRY: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How often the users' file and the number of sessions are looked at.
+/// How often the users' file and the number of sessions are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs the command line of this process as this companion.
@@ -80,9 +84,10 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    // Who publishes has to wait while clients that do not read hold much memory.
+    // Counting lets publishers wait while clients that do not read hold much memory.
     mote_process::memory::counting::begin();
-    // What the library reports about single clients would fill the log of the node.
+    // Of the library's messages, only errors are logged. Reports about single clients would fill
+    // the node's log.
     confinement::log_to_node("mote_", LevelFilter::ERROR);
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -108,12 +113,12 @@ fn run() -> io::Result<()> {
     confinement::confine(Rights {
         uid: config.uid,
         memory_bytes: 512 << 20,
-        // Every connection, the storage, and some room.
+        // Enough for every connection, the storage, and some more.
         open_files: 4_096,
         files: Files::Folder(&folder),
         network: Network::Listen,
     })?;
-    // One thread: the broker needs little, and the node needs the cores.
+    // One thread is enough for the broker, and the node needs the other cores.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
@@ -124,9 +129,9 @@ fn run() -> io::Result<()> {
     runtime.block_on(serve(config, received, rules, folder))
 }
 
-/// Reads the changes of the node on a thread, and makes them on this runtime. The receiver gets a
-/// value when the input is closed. The node closes it when it stops; if the node dies, the kernel
-/// closes it.
+/// Reads changes from the node on a separate thread, and applies them on this runtime. The receiver
+/// gets a value when the input is closed. The node closes the input when it stops, and the kernel
+/// closes it if the node dies.
 fn listen_to_node(
     received: Option<Arc<Received>>,
     rules: Arc<Rules>,
@@ -138,8 +143,8 @@ fn listen_to_node(
         let error = loop {
             let message = match read_change(&mut input) {
                 Ok(Change::Certificates(message)) => message,
-                // On the runtime, so that neither comes between a permission and what the library
-                // does with it.
+                // These changes run on the runtime, so that they cannot happen between a permission
+                // and the library's use of that permission.
                 Ok(Change::Namespaces(names)) => {
                     let rules = rules.clone();
                     runtime.spawn(async move { rules.kept.set_namespaces(names) });
@@ -172,8 +177,8 @@ fn bound(address: SocketAddr) -> io::Result<TcpListener> {
     mote_tls::listen(address).map_err(cannot)
 }
 
-/// The seats of all connections. Clients with a name do not use all of them, so that newcomers, those
-/// without a name and the node itself find room.
+/// The seats of all connections. Clients with a user name cannot use all seats, so that new
+/// clients, clients without a name and the node itself find room.
 fn seats() -> Seats<Holder> {
     Seats::with_reserve(CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX, RESERVE)
         .with_most(Standing::Proven, CONNECTIONS_MAX - RESERVE)
@@ -187,7 +192,8 @@ async fn serve(
 ) -> io::Result<()> {
     rules.look(&folder);
     rules.remember(&folder);
-    // The library listens for the node alone; this program accepts devices.
+    // The library's own listener is only for the node. Devices connect to the listeners of this
+    // program.
     let own = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     let plain = bound(config.listen)?;
     let tls = match config.tls {
@@ -227,7 +233,7 @@ async fn serve(
         rate_limit_window: Duration::from_secs(1),
     });
     let service = Arc::new(Service::of(&broker, settings, rules.clone(), seats()));
-    // The node connects without TLS on loopback, wherever devices do.
+    // The node connects over loopback and without TLS, whatever the address for devices is.
     let ip = config.listen.ip();
     let is_reached = ip == Ipv4Addr::UNSPECIFIED || ip == Ipv4Addr::LOCALHOST;
     let local = broker.local_addr().ok_or_else(|| io::Error::other("no listener"))?;
@@ -243,7 +249,7 @@ async fn serve(
     let storage = broker.storage();
     let stop = broker.shutdown_handle();
     let mut ready = broker.ready_receiver();
-    // A Ctrl-C is for the node, which ends the broker after its own clients.
+    // A Ctrl-C is meant for the node, which ends the broker after its own clients.
     let _interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let looking = rules.clone();
@@ -266,7 +272,7 @@ async fn serve(
     let keeping = rules.clone();
     let router = broker.router();
     let stopping = tokio::spawn(async move {
-        // Before that, the library does not know the sessions of clients, nor what it keeps.
+        // Until the library is ready, it knows neither the clients' sessions nor the kept messages.
         let is_ready = ready.wait_for(|ready| *ready).await.is_ok();
         let kept = router.get_retained_messages("#").await;
         keeping.kept.limit(router, kept.into_iter().map(|message| message.topic_name).collect());
@@ -280,7 +286,7 @@ async fn serve(
         let (stop_plain, to_stop) = oneshot::channel();
         let plain = tokio::spawn(accept_plain(plain, service, to_stop));
         if is_ready {
-            // The node reads it; without a node there is nothing to serve.
+            // The node reads this line. If the node has gone, there is nothing to serve.
             let _ = writeln!(io::stdout(), "{ports}");
         }
         tokio::select! {

@@ -1,8 +1,8 @@
-//! What several parts of the broker must know of its users and connections.
+//! Limits and names that several parts of the broker share.
 
 /// The name of the node's own user.
 pub(crate) const NODE_USER: &str = "mote-node";
-/// Connections of one user: half of all, as of sessions.
+/// The most connections of one user. This is half of all connections, as with sessions.
 pub(crate) const CONNECTIONS_OF_USER_MAX: usize = 500;
-/// Connections of the node itself, and those that are ending for others.
+/// Room for connections of the node itself, and for connections that are being ended for others.
 pub(crate) const MORE_CONNECTIONS_MAX: usize = 200;

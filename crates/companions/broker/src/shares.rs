@@ -1,4 +1,4 @@
-//! What each user may still publish while clients hold much unread.
+//! Limits what each user may publish while clients have much unread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,25 +8,25 @@ use parking_lot::Mutex;
 
 use crate::limits::NODE_USER;
 
-/// Memory in use from which on each user has a share of what is left: what clients have not read
-/// yet is most of it.
+/// Memory in use above which each user may publish only a share of the rest. Most of this memory
+/// holds what clients have not read yet.
 const MUCH_BYTES: usize = 192 << 20;
-/// Memory in use at which everybody waits. Every connection may also hold one packet, and both must
-/// fit into the limit of the process.
+/// Memory in use above which all publishers wait. Every connection may hold one packet in addition,
+/// and both together must fit into the memory limit of the process.
 const FULL_BYTES: usize = 224 << 20;
-/// What a user may publish between the two, at once and in each second.
+/// How much a user may publish between these two levels, at once and in each second.
 const SHARE_BYTES: u64 = 1 << 20;
 const SHARE_BYTES_PER_SECOND: u64 = 16 << 10;
 
-/// What users have published since much memory was in use.
+/// What each user has published since the memory in use became large.
 #[derive(Default)]
 pub(crate) struct Shares {
     used: Mutex<HashMap<User, Used>>,
 }
 
-/// The name of a user; clients without one count as one user.
+/// The name of a user. All clients without a name count as one user.
 type User = Option<Arc<str>>;
-/// Bytes, and when they were counted.
+/// A number of bytes, and the time at which they were counted.
 type Used = (u64, Instant);
 
 impl Shares {
@@ -47,12 +47,12 @@ impl Shares {
         found.is_some_and(|(bytes, since)| left_over(*bytes, *since, now) > SHARE_BYTES)
     }
 
-    /// Whether what users publish counts now.
+    /// Whether the bytes that users publish must be counted now.
     pub(crate) fn count(memory: usize) -> bool {
         memory > MUCH_BYTES
     }
 
-    /// Notes what a user has published, or how much memory that took.
+    /// Notes how many bytes a user has published, or how much memory they have taken.
     pub(crate) fn published(&self, user: User, bytes: usize, now: Instant) {
         let mut used = self.used.lock();
         let (sum, since) = used.entry(user).or_insert((0, now));
@@ -61,7 +61,7 @@ impl Shares {
     }
 }
 
-/// What still counts of `bytes` after some time.
+/// Returns how much of `bytes` still counts after some time.
 fn left_over(bytes: u64, since: Instant, now: Instant) -> u64 {
     let elapsed = now.saturating_duration_since(since).as_millis();
     let elapsed = u64::try_from(elapsed).unwrap_or(u64::MAX);
@@ -87,10 +87,10 @@ mod tests {
             assert!(!shares.waits(other, between, now), "{other:?}");
             assert!(shares.waits(other, FULL_BYTES + 1, now), "{other:?}");
         }
-        // The node has no share of its own: it stops only when the memory is full.
+        // The node has no share. It waits only when the memory is full.
         shares.published(Some(NODE_USER.into()), 8 << 20, now);
         assert!(!shares.waits(Some(NODE_USER), between, now));
-        // The share grows again with the time, and is whole after clients have read.
+        // The share grows again with time, and is whole again after clients have read.
         assert!(shares.waits(bob, between, now + Duration::from_secs(60)));
         assert!(!shares.waits(bob, between, now + Duration::from_secs(64)));
         assert!(!shares.waits(bob, MUCH_BYTES, now));

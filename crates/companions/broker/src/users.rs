@@ -11,15 +11,15 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use mote_spec::mqtt::check_filter;
 use serde::Deserialize;
 
-/// The file, in the folder of the broker.
+/// The name of the users' file in the folder of the broker.
 pub(crate) const FILE_NAME: &str = "users.toml";
 const USERS_MAX: usize = 10_000;
-/// Most topic filters of a user, each way.
+/// The most topic filters of a user, for reading and for writing each.
 const FILTERS_MAX: usize = 100;
 const NAME_BYTES_MAX: usize = 256;
 pub(crate) const PASSWORD_BYTES_MAX: usize = 1_024;
-/// What one check of a password costs: OWASP's smallest recommendation, because the broker runs on
-/// small machines too.
+/// The cost of checking one password. This is OWASP's smallest recommendation, because the broker
+/// also runs on small machines.
 const MEMORY_KIB: u32 = 19 << 10;
 const PASSES: u32 = 2;
 
@@ -37,16 +37,16 @@ pub(crate) struct Users {
 pub(crate) struct User {
     /// The hash of the password: `$argon2id$…`.
     pub(crate) password: String,
-    /// Topic filters of what the user may receive.
+    /// Topic filters for what the user may receive.
     #[serde(default)]
     pub(crate) read: Vec<String>,
-    /// Topic filters of what the user may publish.
+    /// Topic filters for what the user may publish.
     #[serde(default)]
     pub(crate) write: Vec<String>,
 }
 
 impl Users {
-    /// Reads the file in `folder`; there are no users without a file.
+    /// Reads the file in `folder`. Without a file there are no users.
     pub(crate) fn load(folder: &Path) -> io::Result<Self> {
         let path = folder.join(FILE_NAME);
         let text = match std::fs::read_to_string(&path) {
@@ -68,7 +68,6 @@ impl Users {
         Ok(all)
     }
 
-    /// The text of the file.
     fn render(&self) -> String {
         let mut text =
             String::from("# Users of the MQTT broker. `mote mqtt users` changes this file.\n");
@@ -90,11 +89,12 @@ impl Users {
         text
     }
 
-    /// Replaces the file. It belongs to the owner of the folder, as which the broker runs.
+    /// Replaces the file. The new file belongs to the owner of the folder, as whom the broker runs.
     fn save(&self, folder: &Path) -> io::Result<()> {
         let owner = std::fs::metadata(folder)?;
         let new = folder.join("users.toml.new");
-        // The broker may write into this folder, so what lies there under this name is not followed.
+        // The broker may write to this folder, so a file that is already there under this name is
+        // not followed.
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -152,8 +152,8 @@ pub(crate) fn verify(password: &[u8], hash: &str) -> bool {
     PasswordHash::new(hash).is_ok_and(|hash| hasher().verify_password(password, &hash).is_ok())
 }
 
-/// `users add|list|remove`: the exit status. 1: the file cannot be used; 2: a mistake in the
-/// arguments; 3: there is no such user.
+/// Runs `users add|list|remove` and returns the exit status. 1: the file cannot be used. 2: a
+/// mistake in the arguments. 3: there is no such user.
 pub(crate) fn command(folder: &Path, arguments: &[String]) -> i32 {
     match run(folder, arguments) {
         Ok(text) => {
@@ -172,7 +172,7 @@ pub(crate) fn command(folder: &Path, arguments: &[String]) -> i32 {
     }
 }
 
-/// Why a command changes nothing.
+/// Why a command failed.
 enum Refusal {
     /// There is no such user.
     Unknown,
@@ -185,8 +185,8 @@ enum Refusal {
 const USAGE: &str =
     "usage: users --folder DIR list|add|remove; the node calls it for mote mqtt users";
 
-/// Waits until no other command changes the file. The lock is on the folder, because the file
-/// itself is replaced; it ends with the returned handle.
+/// Waits until no other command is changing the file. The lock is on the folder, because the file
+/// itself is replaced. It is released when the returned handle is dropped.
 fn alone(folder: &Path) -> io::Result<std::fs::File> {
     let folder = std::fs::File::open(folder)?;
     rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive)?;

@@ -1,5 +1,5 @@
-//! Sessions of clients without a pre-shared key: the certificate of the node, and how often an address
-//! may begin such a handshake, which costs the processor about a millisecond.
+//! Sessions of clients without a pre-shared key: the certificate of the node, and how often an
+//! address may begin such a handshake. Each handshake costs about a millisecond of processor time.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,15 +13,17 @@ use mote_core::shares::address_owner;
 
 use crate::config;
 
-/// Handshakes with certificates that an address may begin at once, and the pause before each further
-/// one. Many devices may have one address, and begin at the same time when their router comes back.
+/// How many handshakes with certificates an address may begin at once, and the pause before each
+/// further one. Many devices may share one address, and all begin at once when their router comes
+/// back.
 pub(crate) const BURST: u32 = 64;
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same for handshakes whose certificate the node has accepted, which do not count as begun: also a
-/// device with a certificate may be faulty, or stolen.
+/// The same limits for handshakes in which the node has accepted the client's certificate. These
+/// handshakes do not count against the limits above. They are limited too, because a device with a
+/// certificate may be faulty or stolen.
 const ACCEPTED_BURST: u32 = 1_024;
 const ACCEPTED_PAUSE: Duration = Duration::from_millis(10);
-/// Addresses that are counted. Each has shown that it receives datagrams.
+/// The most addresses that are counted. Each has shown that it receives datagrams.
 const COUNTED_MAX: usize = 4_096;
 
 /// The certificate of the node.
@@ -31,26 +33,26 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// Uses a certificate for further handshakes; the error says why that cannot be done.
+    /// Uses a certificate for new handshakes. The error says why the certificate cannot be used.
     pub(crate) fn new(own: ServerCertificate, now: Instant) -> Result<Self, String> {
         let config = config::builder().require_client_certificate(own.asks_clients).build();
         let config = config.map_err(|error| error.to_string())?;
         let certificate = DtlsCertificate { certificate: own.certificate, private_key: own.key };
         let own = Self { config: Arc::new(config), certificate };
-        // The library panics on a key that it cannot read.
+        // The library panics if it cannot read a key.
         match catch_unwind(AssertUnwindSafe(|| own.dtls(now))) {
             Ok(_) => Ok(own),
             Err(_) => Err("its private key is not on the curve P-256 or P-384".to_owned()),
         }
     }
 
-    /// The state of a new handshake.
+    /// Creates the state of a new handshake.
     pub(crate) fn dtls(&self, now: Instant) -> Dtls {
         Dtls::new_12(self.config.clone(), self.certificate.clone(), now)
     }
 }
 
-/// How often each address may begin a handshake.
+/// Limits how often each address may begin a handshake.
 pub(crate) struct Paces {
     begun: Pace,
     accepted: Pace,
@@ -64,32 +66,32 @@ impl Default for Paces {
 }
 
 impl Paces {
-    /// Whether an address may begin a handshake now, which is then counted.
+    /// Whether an address may begin a handshake now. If so, counts the handshake.
     pub(crate) fn may_begin(&mut self, ip: IpAddr, now: Instant) -> bool {
         self.begun.allows(ip, now)
     }
 
-    /// The node has accepted the certificate of a handshake, which is then not counted any more, unless
-    /// there have been too many of these.
+    /// Notes that the node has accepted the certificate of a handshake. The handshake then no
+    /// longer counts as begun, unless too many handshakes have been accepted.
     pub(crate) fn accepted(&mut self, ip: IpAddr, now: Instant) {
         if self.accepted.allows(ip, now) {
             self.begun.give_back(ip);
         }
     }
 
-    /// Forgets addresses that have their whole burst.
+    /// Forgets addresses that may begin a whole burst again.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.begun.sweep(now);
         self.accepted.sweep(now);
     }
 }
 
-/// Counts something by address.
+/// Limits a kind of event by address.
 struct Pace {
     burst: u32,
-    /// Until one more is allowed.
+    /// The time after which one more event is allowed.
     pause: Duration,
-    /// When the address has its whole burst again.
+    /// When each address may use its whole burst again.
     rested: HashMap<IpAddr, Instant>,
 }
 
@@ -111,7 +113,7 @@ impl Pace {
         allows
     }
 
-    /// Does not count one of those before.
+    /// Uncounts one earlier event of an address.
     fn give_back(&mut self, ip: IpAddr) {
         if let Some(rested) = self.rested.get_mut(&address_owner(ip)) {
             *rested = rested.checked_sub(self.pause).unwrap_or(*rested);

@@ -1,15 +1,15 @@
-//! Which datagrams reach the library. Pure.
+//! Decides which datagrams reach the library. Pure.
 //!
-//! What is not encrypted can be forged, and the library keeps what it cannot use yet: each record in
-//! 5 KiB whatever its length. So it receives only what an honest client sends at this point, and only
-//! a bounded number of the records that it may keep.
+//! Anyone can forge unencrypted records, and the library stores each record that it cannot use yet
+//! in 5 KiB, whatever its length. Therefore the library receives only records that an honest client
+//! sends at this point, and only a bounded number of records that it may store.
 
-/// Records that the library takes out of one datagram; it ignores a datagram with more.
+/// The most records that the library takes from one datagram. It ignores a datagram with more.
 const PIECE_RECORDS_MAX: usize = 8;
 const RECORD_BYTES: usize = 13;
 const MESSAGE_BYTES: usize = 12;
 
-/// Longest message in several parts, in bytes: a chain of certificates.
+/// Longest message in several parts, in bytes. The longest such message is a chain of certificates.
 pub(crate) const MESSAGE_MAX: u32 = 8 << 10;
 
 const CHANGE_CIPHER: u8 = 20;
@@ -17,31 +17,33 @@ const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const DATA: u8 = 23;
 
-/// How far a client is.
+/// The point that a client has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Alerts are not encrypted yet, so anybody could end the handshake with one. No client sends
-    /// data before it has received the end of the handshake.
+    /// The handshake is under way. Alerts are not encrypted yet, so they are refused: anyone could
+    /// end the handshake with one. No client sends data before it has received the end of the
+    /// handshake.
     Handshake,
-    /// The session is there, but the client may not know it, and repeat its last messages. The first
-    /// of them lets the library repeat its answer; it would keep the others.
+    /// The session exists, but the client may not know this and may repeat its last messages. The
+    /// first of them makes the library repeat its answer. The library would store the others.
     End,
-    /// The client has sent something in the session, so that nothing but data and alerts can follow.
+    /// The client has sent something in the session, so only data and alerts can follow.
     Session,
 }
 
-/// What a client sends at the end of its handshake.
+/// The last messages of a client in its handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flight {
-    /// Its key.
+    /// Its key exchange.
     Psk,
-    /// Its certificate, its key, and a signature; the key alone if it is not asked for a certificate.
+    /// Its certificate, its key exchange, and a signature. If it is not asked for a certificate,
+    /// only the key exchange.
     Certificate,
 }
 
 impl Flight {
-    /// The number of the client's last message without encryption, after the hello and the hello with
-    /// the cookie.
+    /// The number of the client's last unencrypted message. The hello and the hello with the cookie
+    /// come before.
     fn last_number(self) -> u16 {
         match self {
             Self::Psk => 2,
@@ -50,19 +52,20 @@ impl Flight {
     }
 }
 
-/// What happens to a record.
+/// What to do with a record.
 enum Verdict {
     Passes,
-    /// It passes, and the library may keep it.
+    /// The record passes, and the library may store it.
     Kept,
-    /// It does not reach the library, but the others of its datagram do.
+    /// The record does not reach the library, but the other records of its datagram do.
     Skipped,
     /// The whole datagram does not reach the library.
     Refused,
 }
 
-/// The datagram in pieces that the library accepts; `None` if it has something that an honest client
-/// does not send, or more than `keepable` records that the library may keep.
+/// Splits the datagram into pieces that the library accepts. Returns `None` if the datagram
+/// contains anything that an honest client does not send, or more than `keepable` records that the
+/// library may store.
 pub(crate) fn pieces<'a>(
     datagram: &'a [u8],
     stage: Stage,
@@ -71,7 +74,7 @@ pub(crate) fn pieces<'a>(
 ) -> Option<Vec<&'a [u8]>> {
     let mut pieces = Vec::new();
     let mut kept = 0;
-    // The records of the next piece: where they begin, their bytes, and their number.
+    // The next piece: where it begins, its length in bytes, and its number of records.
     let mut next = datagram;
     let mut bytes = 0;
     let mut records = 0;
@@ -122,21 +125,22 @@ fn verdict(head: &[u8], record: &[u8], stage: Stage, flight: Flight) -> Verdict 
         (CHANGE_CIPHER, Stage::End) if is_plain => Verdict::Skipped,
         (HANDSHAKE, Stage::Handshake) if is_encrypted => Verdict::Kept,
         (HANDSHAKE, Stage::End) if is_encrypted => Verdict::Skipped,
-        // The library decrypts them at once, and does not keep them.
+        // The library decrypts these records at once and does not store them.
         (ALERT | DATA, Stage::End | Stage::Session) if is_encrypted => Verdict::Passes,
         _ => Verdict::Refused,
     }
 }
 
-/// How much of a message a record has.
+/// Whether a record contains a whole message.
 enum Parts {
     Whole,
-    /// One of several parts.
+    /// One part of a message in several parts.
     One,
 }
 
-/// How much a record has of a message that the client sends at this point; `None` if it is something
-/// else. A certificate may need several parts, and then some clients divide what follows it, too.
+/// Returns whether a record contains a whole message or a part of one. Returns `None` if the client
+/// does not send such a message at this point. A certificate may need several parts, and then some
+/// clients also divide the messages after it.
 fn message(record: &[u8], flight: Flight) -> Option<Parts> {
     let (head, body) = record.split_at_checked(MESSAGE_BYTES)?;
     let number = |at: usize| u32::from_be_bytes([0, head[at], head[at + 1], head[at + 2]]);
@@ -245,7 +249,7 @@ mod tests {
                 assert_eq!(passes, passes_at.contains(&stage), "{stage:?} {datagram:?}");
             }
         }
-        // The library keeps the parts, so they count; in a session it gets none.
+        // The library stores the parts, so they count. In a session it receives none of them.
         let part = of(CERTIFICATE, 2, 9, 0, b"begin");
         assert_eq!(pieces(&part, Handshake, Flight::Certificate, &mut 0), None);
         assert_eq!(pieces(&part, End, Flight::Certificate, &mut 0), Some(Vec::new()));
@@ -268,7 +272,7 @@ mod tests {
         }
         assert_eq!(keepable, 1);
         assert_eq!(pieces(&whole, Stage::Handshake, Flight::Psk, &mut 0), Some(vec![&whole[..]]));
-        // When the session is there, only the first message of a repeated flight is of use.
+        // Once the session exists, only the first message of a repeated flight is useful.
         let then_data = [&flight[..], &data, &change, &data].concat();
         assert_eq!(
             pieces(&then_data, Stage::End, Flight::Psk, &mut 0).unwrap(),

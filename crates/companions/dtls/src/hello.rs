@@ -1,10 +1,10 @@
-//! The first messages of a handshake (RFC 6347, 4.2.1): a client must show that it receives what is
-//! sent to its address before the program keeps anything for it.
+//! The first messages of a handshake (RFC 6347, 4.2.1). A client must show that it receives
+//! datagrams at its address before the program stores anything for it.
 //!
-//! The program answers a first hello with a cookie that it can check without having stored it. The
-//! library can do the same, but only with a state of its own for each client, so the cookies are made
-//! here. The library then sees a handshake from its beginning: [`Hello::without_cookie`] is the hello
-//! that the client must have sent first. Pure, except for the secret.
+//! The program answers a first hello with a cookie. It can check a cookie without having stored it.
+//! The library can do the same, but only with a state for each client, so the cookies are made
+//! here. The library must still see a handshake from its beginning. [`Hello::without_cookie`]
+//! reconstructs the first hello of the client for this purpose. Pure, except for the secret.
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,8 @@ use dimpl::crypto::rust_crypto::default_provider;
 use dimpl::crypto::{CryptoProvider, HashAlgorithm, HmacProvider};
 
 pub(crate) const COOKIE_BYTES: usize = 32;
-/// A cookie is valid until the second such period after it was made has ended.
+/// The length of a period. A cookie is valid in the period in which it was made and in the next
+/// one.
 const PERIOD: Duration = Duration::from_secs(60);
 
 const RECORD_BYTES: usize = 13;
@@ -25,25 +26,26 @@ const CLIENT_HELLO: u8 = 1;
 const HELLO_VERIFY_REQUEST: u8 = 3;
 const RANDOM_BYTES: usize = 32;
 const PSK_SUITE: [u8; 2] = [0xc0, 0xa8];
-/// The version of a hello, and its random bytes.
+/// The length of a hello's version and random bytes.
 const BEFORE_SESSION_ID: usize = 2 + RANDOM_BYTES;
 
-/// A client's hello in a datagram of its own.
+/// A client's hello that fills the first record of a datagram.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hello<'a> {
     /// The record's number.
     sequence: &'a [u8],
-    /// The message's number: 0 for the first hello of a client, 1 for one with a cookie.
+    /// The message's number: 0 for the first hello of a client, 1 for a hello with a cookie.
     pub(crate) number: u16,
-    /// The message after its head.
+    /// The message without its head.
     body: &'a [u8],
-    /// Where the length of the cookie is in `body`.
+    /// The position of the cookie's length in `body`.
     cookie_at: usize,
 }
 
 impl<'a> Hello<'a> {
-    /// The hello with which a datagram begins; `None` for all other datagrams. A hello in several
-    /// records is not accepted: it would have to be stored before its sender is known.
+    /// Reads the hello at the start of a datagram. Returns `None` for all other datagrams. A hello
+    /// in several records is not accepted, because it would have to be stored before its sender is
+    /// known.
     pub(crate) fn parse(datagram: &'a [u8]) -> Option<Self> {
         let (head, rest) = datagram.split_at_checked(RECORD_BYTES)?;
         let is_hello_record = head[0] == HANDSHAKE && head[1] == 0xfe && head[3..5] == [0, 0];
@@ -67,18 +69,18 @@ impl<'a> Hello<'a> {
         Some(Self { sequence: &head[5..11], number, body, cookie_at })
     }
 
-    /// The cookie that the client sends back; empty in its first hello.
+    /// The cookie that the client sends back. Empty in its first hello.
     pub(crate) fn cookie(&self) -> &'a [u8] {
         let length = usize::from(self.body[self.cookie_at]);
         &self.body[self.cookie_at + 1..][..length]
     }
 
-    /// The random bytes, which differ between two handshakes of a client.
+    /// The random bytes. They differ between two handshakes of a client.
     pub(crate) fn random(&self) -> &'a [u8] {
         &self.body[2..BEFORE_SESSION_ID]
     }
 
-    /// Whether the client offers the cipher suite with a pre-shared key that the library has,
+    /// Whether the client offers the library's cipher suite with a pre-shared key,
     /// `TLS_PSK_WITH_AES_128_CCM_8` (RFC 6655, 5).
     pub(crate) fn offers_psk(&self) -> bool {
         let after_cookie = &self.body[self.cookie_at + 1 + self.cookie().len()..];
@@ -87,17 +89,17 @@ impl<'a> Hello<'a> {
         suites.chunks_exact(2).any(|suite| suite == PSK_SUITE)
     }
 
-    /// The request to repeat the hello with a cookie (HelloVerifyRequest). It is shorter than every
-    /// hello, so that a forged address cannot make the program flood a third party.
+    /// The request to repeat the hello with a cookie (HelloVerifyRequest). It is shorter than any
+    /// hello, so that forged addresses cannot use the program to flood a third party.
     pub(crate) fn verify_request(&self, cookie: &[u8; COOKIE_BYTES]) -> Vec<u8> {
         let mut body = vec![0xfe, 0xff, COOKIE_BYTES as u8];
         body.extend_from_slice(cookie);
-        // The record has the number of the client's one, because the program does not know how many
-        // it has sent (RFC 6347, 4.2.1).
+        // The record repeats the number of the client's record, because the program does not know
+        // how many records it has sent (RFC 6347, 4.2.1).
         record(self.sequence, HELLO_VERIFY_REQUEST, self.number, &body)
     }
 
-    /// The same hello as the client sent it before it had a cookie.
+    /// The hello in the form in which the client sent it before it had a cookie.
     pub(crate) fn without_cookie(&self) -> Vec<u8> {
         let mut body = self.body[..self.cookie_at].to_vec();
         body.push(0);
@@ -106,7 +108,7 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// A record with one whole message of a handshake.
+/// Builds a record with one whole handshake message.
 fn record(sequence: &[u8], kind: u8, number: u16, body: &[u8]) -> Vec<u8> {
     let length = (body.len() as u32).to_be_bytes();
     let record_length = (MESSAGE_BYTES + body.len()) as u16;
@@ -129,21 +131,21 @@ pub(crate) struct Cookies {
 }
 
 impl Cookies {
-    /// Cookies that only a holder of the secret can make.
+    /// Only a holder of the secret can make valid cookies.
     pub(crate) fn new(secret: [u8; 32]) -> Self {
         Self { secret, hmac: default_provider().hmac_provider }
     }
 
-    /// The cookie for a hello from this address; `uptime` is the time since a fixed moment.
+    /// Makes the cookie for a hello from this address. `uptime` is the time since a fixed moment.
     pub(crate) fn make(&self, peer: SocketAddr, hello: &Hello<'_>, uptime: Duration) -> [u8; 32] {
         self.of_period(peer, hello, uptime.as_secs() / PERIOD.as_secs())
     }
 
-    /// Whether the hello has a cookie that was made for it, and not long ago.
+    /// Whether the hello has a cookie that was made for it recently.
     pub(crate) fn is_valid(&self, peer: SocketAddr, hello: &Hello<'_>, uptime: Duration) -> bool {
         let period = uptime.as_secs() / PERIOD.as_secs();
-        // A cookie that is wrong can be sent once; how long its comparison takes says nothing about
-        // the one of another hello.
+        // The comparison need not take a constant time. A wrong cookie can be tried only once, and
+        // the time of its comparison says nothing about the cookie of another hello.
         [period, period.saturating_sub(1)]
             .iter()
             .any(|period| self.of_period(peer, hello, *period) == hello.cookie())
@@ -157,17 +159,17 @@ impl Cookies {
         }
         input.extend_from_slice(&peer.port().to_be_bytes());
         input.extend_from_slice(hello.random());
-        // A key and an input of these lengths are always accepted.
+        // A key and an input of these lengths are always valid.
         self.hmac.hmac_sha256(&self.secret, &input).expect("HMAC takes every input")
     }
 }
 
 thread_local! {
-    /// The cookie of the hello that the library is being given.
+    /// The cookie of the hello that the library is processing.
     static CHECKED: Cell<Option<[u8; COOKIE_BYTES]>> = const { Cell::new(None) };
 }
 
-/// Calls `give`, during which the library accepts this cookie, because it was checked before.
+/// Calls `give`. During this call the library accepts this cookie, which was checked before.
 pub(crate) fn with_checked_cookie<T>(cookie: &[u8], give: impl FnOnce() -> T) -> T {
     CHECKED.set(cookie.try_into().ok());
     let given = give();
@@ -175,8 +177,8 @@ pub(crate) fn with_checked_cookie<T>(cookie: &[u8], give: impl FnOnce() -> T) ->
     given
 }
 
-/// The library's cryptography, with the cookies of this module. In DTLS 1.2, the library uses this
-/// HMAC for nothing but its cookies.
+/// The library's cryptography with the cookies of this module. In DTLS 1.2 the library uses this
+/// HMAC only for its cookies.
 pub(crate) fn provider() -> CryptoProvider {
     CryptoProvider { hmac_provider: &CheckedCookie, ..default_provider() }
 }
@@ -257,7 +259,7 @@ mod tests {
         let suite = without.len() - 4;
         without[suite..suite + 2].copy_from_slice(&[0xc0, 0x2b]);
         assert!(!Hello::parse(&without).unwrap().offers_psk());
-        // A list that is longer than the message.
+        // The list claims to be longer than the message.
         let mut long = with.clone();
         long[suite - 1] = 200;
         assert!(!Hello::parse(&long).unwrap().offers_psk());
@@ -270,7 +272,7 @@ mod tests {
         for length in 0..whole.len() {
             assert!(Hello::parse(&whole[..length]).is_none(), "{length}");
         }
-        // The kind, the version, the epoch, the message, its length, a fragment.
+        // Changes the kind, the version, the epoch, the message, its length, and a fragment.
         for at in [0, 1, 4, 13, 14, 16, 19, 21, 24] {
             let mut other = whole.clone();
             other[at] ^= 1;

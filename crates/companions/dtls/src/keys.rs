@@ -6,25 +6,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dimpl::PskResolver;
 use mote_coap::dtls_frames::Psk;
 
-/// Bytes of the longest key. The keys of callers are shorter.
+/// Length of the longest key in bytes. The keys of callers are shorter.
 const KEY_BYTES_MAX: usize = 64;
 
-/// All valid keys. The library asks it for the key of an identity in the middle of a handshake.
+/// All valid keys. During a handshake, the library asks this for the key of an identity.
 #[derive(Default)]
 pub(crate) struct Keys(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     all: HashMap<String, Arc<Psk>>,
-    /// The parts of a list that is not complete.
+    /// The received parts of a list that is not complete yet.
     coming: HashMap<String, Arc<Psk>>,
     now_unix_ms: u64,
-    /// The key that was asked for last.
+    /// The key for which the library asked last.
     asked: Option<Arc<Psk>>,
 }
 
 impl Keys {
-    /// Takes a part of a list; returns whether the list is complete, and therefore used.
+    /// Takes a part of a list. Returns whether the list is now complete. A complete list replaces
+    /// the keys.
     pub(crate) fn take(&self, is_first: bool, is_last: bool, keys: Vec<Psk>) -> bool {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if is_first {
@@ -38,17 +39,17 @@ impl Keys {
         is_last
     }
 
-    /// Sets the time by which keys are valid.
+    /// Sets the current time, which decides whether keys are valid.
     pub(crate) fn set_time(&self, now_unix_ms: u64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).now_unix_ms = now_unix_ms;
     }
 
-    /// The key that the library has asked for since the last call.
+    /// Returns the key for which the library has asked since the last call.
     pub(crate) fn asked(&self) -> Option<Arc<Psk>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).asked.take()
     }
 
-    /// Whether a key that was found before is still valid.
+    /// Whether an earlier found key is still valid.
     pub(crate) fn has(&self, key: &Psk) -> bool {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.find(&key.identity).is_some_and(|found| found.key == key.key)

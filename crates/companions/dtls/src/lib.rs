@@ -1,10 +1,10 @@
-//! DTLS for the CoAP front of a node, in a process next to it: what strangers send is decrypted by
-//! a process without rights.
+//! DTLS for the CoAP front of a node. It is a separate process without rights, because it decrypts
+//! datagrams that strangers send.
 //!
-//! The protocol is that of the library `dimpl`. This program has one thread. It reads datagrams of
+//! The library `dimpl` provides the protocol. This program has one thread. It reads datagrams of
 //! clients from its standard output, which is the socket that the node has bound, and messages of
-//! the node from its standard input (`mote_coap::dtls_frames`); the end of the input ends it. It
-//! must not know CoAP, functions, or where keys are stored. Start at [`sessions`].
+//! the node from its standard input (`mote_coap::dtls_frames`). The program ends when its input
+//! ends. It must not know CoAP, functions, or where keys are stored. Start at [`sessions`].
 
 #![forbid(unsafe_code)]
 
@@ -30,10 +30,10 @@ use tracing::level_filters::LevelFilter;
 
 use sessions::{DATAGRAM_BYTES_MAX, Now, Sessions};
 
-/// Datagrams and messages that are taken in one turn from each side.
+/// The most datagrams and the most messages that are taken in one turn.
 const TURN_MAX: usize = 64;
-/// Messages that wait because the node does not read. Further datagrams are lost, which is normal for
-/// datagrams; what opens and ends sessions is not.
+/// The most messages that wait because the node does not read. Above this, datagrams are dropped,
+/// which is normal for datagrams. Messages that open and end sessions are never dropped.
 const UNREAD_MAX: usize = 4_096;
 
 /// Runs the command line of this process as this companion.
@@ -65,11 +65,11 @@ fn run(uid: u32) -> io::Result<()> {
     let node = rustix::stdio::stdin().try_clone_to_owned()?;
     confinement::confine(Rights {
         uid,
-        // All sessions with the most that their clients can make the library keep, which is five
+        // Enough for all sessions if their clients make the library keep the most, which is five
         // times the usual.
         memory_bytes: 384 << 20,
         open_files: 16,
-        // The node has opened its sockets.
+        // No files are needed, because the node has opened the sockets.
         files: Files::Nothing,
         network: Network::Nothing,
     })?;
@@ -87,13 +87,13 @@ struct Program {
     clients: UdpSocket,
     node: OwnedFd,
     sessions: Sessions,
-    /// Messages that the node has not read.
+    /// Messages for the node that it has not read yet.
     unread: VecDeque<Vec<u8>>,
     buffer: Vec<u8>,
 }
 
 impl Program {
-    /// Serves until the node closes its end.
+    /// Serves until the node closes its end of the input.
     fn serve(mut self) -> io::Result<()> {
         loop {
             let patience = Timespec::try_from(self.sessions.patience()).ok();
@@ -116,7 +116,7 @@ impl Program {
         }
     }
 
-    /// Takes messages of the node; `false` if there are no more.
+    /// Takes messages of the node. Returns `false` if no more will come.
     fn take_messages(&mut self) -> io::Result<bool> {
         for _ in 0..TURN_MAX {
             let flags = RecvFlags::DONTWAIT;
@@ -138,14 +138,14 @@ impl Program {
     fn take_datagrams(&mut self) -> io::Result<()> {
         for _ in 0..TURN_MAX {
             match self.clients.recv_from(&mut self.buffer[..=DATAGRAM_BYTES_MAX]) {
-                // A longer one was cut.
+                // A longer datagram was cut, so it is ignored.
                 Ok((length, _)) if length > DATAGRAM_BYTES_MAX => {}
                 Ok((length, peer)) => {
                     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                     self.sessions.datagram(peer, &self.buffer[..length], now());
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // A peer's closed port is reported as an error of a later call.
+                // A closed port of a peer is reported as an error of a later call.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -160,14 +160,14 @@ impl Program {
     fn send(&mut self) -> io::Result<()> {
         let is_ipv6 = self.clients.local_addr()?.is_ipv6();
         for (peer, bytes) in self.sessions.out.to_clients.drain(..) {
-            // A socket of IPv6 knows clients over IPv4 by another form of their address.
+            // An IPv6 socket needs the mapped form of an IPv4 address.
             let peer = match peer {
                 SocketAddr::V4(at) if is_ipv6 => {
                     SocketAddr::new(at.ip().to_ipv6_mapped().into(), at.port())
                 }
                 peer => peer,
             };
-            // What the kernel does not take is lost, which is normal for datagrams.
+            // If the kernel does not take the datagram, it is lost, which is normal for datagrams.
             let _ = self.clients.send_to(&bytes, peer);
         }
         for message in self.sessions.out.to_node.drain(..) {
@@ -181,7 +181,7 @@ impl Program {
             match rustix::net::send(&self.node, message, flags) {
                 Ok(_) => _ = self.unread.pop_front(),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => break,
-                // The node has ended; the next turn finds the end of its messages.
+                // The node has ended. The next turn will find the end of its messages.
                 Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => {
                     self.unread.clear();
                 }

@@ -1,5 +1,5 @@
-//! The sessions and the handshakes under way, without a socket and a clock: datagrams and messages go
-//! in, and what is to be sent gathers in [`Out`].
+//! The sessions and the current handshakes, without a socket and a clock. Datagrams and messages go
+//! in, and everything to be sent collects in [`Out`].
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,63 +19,65 @@ use crate::gate::{Flight, MESSAGE_MAX, Stage, pieces};
 use crate::hello::{Cookies, Hello, with_checked_cookie};
 use crate::keys::Keys;
 
-/// Sessions of one address. Many devices may have one address, behind a router that translates
-/// addresses, but others must have room.
+/// The most sessions of one address. Many devices may share an address behind a router that
+/// translates addresses, but other addresses must have room too.
 pub(crate) const SESSIONS_OF_ONE_MAX: usize = if cfg!(test) { 24 } else { 1_024 };
-/// Handshakes under way at once, and those of one address. Each of their senders has shown that it
+/// The most handshakes at once, in all and of one address. Each of their clients has shown that it
 /// receives datagrams at its address.
 pub(crate) const HANDSHAKES_MAX: usize = 256;
 pub(crate) const HANDSHAKES_OF_ONE_MAX: usize = 64;
-/// Records of a handshake that the library may keep, in 5 KiB each, also for as long as the session
-/// lasts. A client sends two, or up to four with a certificate, and repeats them some times.
+/// The most records of a handshake that the library may store, in 5 KiB each, for as long as the
+/// session lasts. A client sends two, or up to four with a certificate, and may repeat them some
+/// times.
 const KEPT_RECORDS_MAX: usize = 10;
 const KEPT_RECORDS_OF_CERTIFICATES_MAX: usize = 14;
-/// Sessions whose clients have proved nothing that counts: they have no certificate, or the node has
-/// not said that an authority has signed it. Anybody can open one, so they replace each other only.
+/// The most sessions whose clients have proved nothing that counts: they have no certificate, or
+/// the node has not confirmed that an authority signed it. Anybody can open such a session, so
+/// these sessions replace only each other.
 pub(crate) const UNPROVED_MAX: usize = if cfg!(test) { 5 } else { 512 };
-/// A session ends after a day in which its client has sent nothing. A handshake costs a small device
-/// much energy, so a sensor that reports once in some hours keeps its session. A session that nobody
-/// uses costs only its memory, and the one that was used longest ago makes room for a new one.
+/// How long a session lasts in which the client sends nothing. A handshake costs a small device
+/// much energy, so a sensor that reports once in some hours must keep its session. An unused
+/// session costs only memory, and the session that was unused the longest makes room for a new one.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
-/// How long a session lasts whose client has a certificate, which may have expired meanwhile.
+/// How long a session with a client certificate lasts. The certificate may expire meanwhile.
 const OF_CERTIFICATE: Duration = Duration::from_secs(24 * 3600);
-/// How long a session may wait for the node to accept a certificate, which takes milliseconds. The
-/// verdict is lost if the node cannot send it at once.
+/// How long a session may wait for the node to accept a certificate. This normally takes
+/// milliseconds, but the verdict is lost if the node cannot send it at once.
 const VERDICT: Duration = Duration::from_secs(10);
-/// How often sessions are looked at that may have ended.
+/// How often to check for sessions that must end.
 const SWEEP: Duration = Duration::from_secs(10);
-/// How often handshakes under way are looked at, to repeat messages that were lost.
+/// How often to check for handshakes in which a lost message must be repeated.
 const TICK: Duration = Duration::from_millis(250);
-/// Longest datagram that is read, with its encryption. The front of the node reads 2 KiB.
+/// Longest datagram that is read, including its encryption. The front of the node reads 2 KiB.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 2_048 + 128;
 
-/// The time, by both clocks.
+/// The current time of both clocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now {
     pub(crate) instant: Instant,
     pub(crate) unix_ms: u64,
 }
 
-/// What is to be sent.
+/// The datagrams and messages to be sent.
 #[derive(Default)]
 pub(crate) struct Out {
     pub(crate) to_clients: Vec<(SocketAddr, Vec<u8>)>,
-    /// To the node, in order.
+    /// Messages to the node, in order.
     pub(crate) to_node: Vec<Vec<u8>>,
 }
 
 /// What the client of a session has proved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Proof {
-    /// It has a pre-shared key.
+    /// The client has a pre-shared key.
     Key(Arc<Psk>),
-    /// It has the private key of a certificate. The node says whether that counts.
+    /// The client has the private key of a certificate. The node decides whether that counts.
     Certificate { counts: bool },
-    /// It has only seen the certificate of the node.
+    /// The client has proved nothing. It has only seen the certificate of the node.
     Nothing,
 }
 
-/// A handshake under way.
+/// A handshake that has not ended yet.
 struct Handshake {
     dtls: Dtls,
     random: Vec<u8>,
@@ -84,26 +86,28 @@ struct Handshake {
     /// The certificate of the client (DER).
     certificate: Option<Vec<u8>>,
     began: Instant,
-    /// Records of its client that the library may still keep.
+    /// How many more records of this client the library may store.
     keepable: usize,
 }
 
 /// An established session.
 struct Session {
     dtls: Dtls,
-    /// The random bytes of its hello.
+    /// The random bytes of the client's hello.
     random: Vec<u8>,
     number: u32,
     proof: Proof,
-    /// What the end of its handshake was like.
+    /// Which messages ended the handshake.
     flight: Flight,
     began: Instant,
     /// When the client last sent a datagram.
     used: Instant,
-    /// Whether the client has sent one, and therefore received the end of its handshake.
+    /// Whether the client has sent a datagram in the session, which shows that it received the end
+    /// of the handshake.
     is_confirmed: bool,
-    /// The proved session of the same address, until the node has accepted the certificate: a stranger
-    /// who receives what is sent to a device must not end its session.
+    /// An earlier proved session of the same address. It is kept until the node has accepted the
+    /// certificate of this session, so that a stranger who receives a device's datagrams cannot end
+    /// the device's session.
     replaced: Option<Box<Session>>,
 }
 
@@ -116,7 +120,7 @@ enum After {
 }
 
 impl Session {
-    /// Whether its client has proved something that counts.
+    /// Whether the client has proved something that counts.
     fn is_proved(&self) -> bool {
         matches!(self.proof, Proof::Key(_) | Proof::Certificate { counts: true })
     }
@@ -126,7 +130,7 @@ pub(crate) struct Sessions {
     config: Arc<Config>,
     cookies: Cookies,
     keys: Arc<Keys>,
-    /// For clients without a pre-shared key.
+    /// The certificate for clients without a pre-shared key.
     own: Option<Own>,
     paces: Paces,
     handshakes: HashMap<SocketAddr, Handshake>,
@@ -140,7 +144,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// No sessions yet. `secret` is random, and is the one of the cookies.
+    /// Starts without sessions. `secret` is random, and is used for the cookies.
     pub(crate) fn new(secret: [u8; 32], now: Instant) -> Result<Self, dimpl::Error> {
         let keys = Arc::new(Keys::default());
         let config = config::builder()
@@ -164,7 +168,7 @@ impl Sessions {
         })
     }
 
-    /// Sessions and handshakes.
+    /// Numbers of sessions and handshakes.
     #[cfg(test)]
     fn counts(&self) -> (usize, usize) {
         (self.sessions.len(), self.handshakes.len())
@@ -176,8 +180,9 @@ impl Sessions {
         if let Some(hello) = Hello::parse(bytes) {
             return self.hello(peer, &hello, bytes, now);
         }
-        // While another handshake is under way, its messages are for it, and everything else is for
-        // the session: a copy of an old hello must not keep a client from its session.
+        // While the client begins a new handshake, only handshake messages are for that handshake.
+        // Everything else is for the session, so that a copy of an old hello cannot cut a client
+        // off from its session.
         let begins_anew = self.handshakes.contains_key(&peer);
         if begins_anew && bytes.first().is_some_and(|kind| matches!(kind, 20 | 22)) {
             self.continue_handshake(peer, bytes, now);
@@ -202,12 +207,12 @@ impl Sessions {
         }
     }
 
-    /// Takes a hello: without a valid cookie, only an answer leaves, and nothing is kept.
+    /// Takes a hello. Without a valid cookie, the program only answers and stores nothing.
     fn hello(&mut self, peer: SocketAddr, hello: &Hello<'_>, bytes: &[u8], now: Now) {
         let uptime = now.instant.saturating_duration_since(self.began);
         if !self.cookies.is_valid(peer, hello, uptime) {
-            // A client with a cookie that is too old ends its handshake and begins a new one. The
-            // library does not accept a hello that is the third one of a handshake.
+            // A client whose cookie is too old must end its handshake and begin a new one, because
+            // the library does not accept a third hello in one handshake.
             if hello.number != 0 {
                 return;
             }
@@ -216,10 +221,10 @@ impl Sessions {
             return;
         }
         if self.handshakes.get(&peer).is_some_and(|known| known.random == hello.random()) {
-            // The client has not received the answer, so it is sent again.
+            // The client has not received the answer, so the answer is sent again.
             return self.continue_handshake(peer, bytes, now);
         }
-        // A copy of the hello with which the session began.
+        // This is a copy of the hello with which the session began.
         if self.sessions.get(&peer).is_some_and(|session| session.random == hello.random()) {
             return;
         }
@@ -240,7 +245,7 @@ impl Sessions {
             }
         };
         self.make_room_for_handshake(peer);
-        // The library counts messages from the first hello on.
+        // The library counts messages from the first hello, so it must see that hello too.
         let begun = give(&mut dtls, &hello.without_cookie(), now.instant);
         drain(&mut dtls, peer, None, &mut Out::default());
         if begun {
@@ -258,8 +263,8 @@ impl Sessions {
         }
     }
 
-    /// Ends the oldest handshake of an address that has as many as it may have. If there is no place
-    /// at all, the oldest one of the address that has the most ends.
+    /// Makes room for a handshake. If the address has the most handshakes allowed, ends its oldest
+    /// one. If all places are taken, ends the oldest one of the address that has the most.
     fn make_room_for_handshake(&mut self, peer: SocketAddr) {
         if self.handshakes.len() < HANDSHAKES_OF_ONE_MAX {
             return;
@@ -300,8 +305,8 @@ impl Sessions {
         if let Some(key) = self.keys.asked() {
             handshake.key = Some(key);
         }
-        // What the client sent with the end of its handshake follows the message that opens the
-        // session.
+        // Data that the client sent together with the end of its handshake must reach the node
+        // after the message that opens the session.
         let mut out = Out::default();
         let number = self.free_number();
         let (after, certificate) = drain(&mut handshake.dtls, peer, Some(number), &mut out);
@@ -318,7 +323,7 @@ impl Sessions {
                 let Handshake { dtls, random, flight, key, certificate, .. } = handshake;
                 let proof = match (flight, key, &certificate) {
                     (Flight::Psk, Some(key), _) => Proof::Key(key),
-                    // There is no session without a key in this case.
+                    // Without a key there is no session in this case.
                     (Flight::Psk, None, _) => return,
                     (Flight::Certificate, _, Some(_)) => Proof::Certificate { counts: false },
                     (Flight::Certificate, _, None) => Proof::Nothing,
@@ -344,12 +349,12 @@ impl Sessions {
             After::Continues if taken => {
                 self.handshakes.insert(peer, handshake);
             }
-            // The client learns nothing; it ends its handshake by itself.
+            // The client is told nothing. It gives up the handshake by itself.
             _ => {}
         }
     }
 
-    /// A number that no session has.
+    /// Returns a number that no session has.
     fn free_number(&self) -> u32 {
         let mut number = self.last_number;
         loop {
@@ -360,7 +365,8 @@ impl Sessions {
         }
     }
 
-    /// Opens a session and tells the node, or ends it at once; returns whether it is open.
+    /// Opens a session and tells the node, or closes the session at once. Returns whether the
+    /// session is open.
     fn open(&mut self, peer: SocketAddr, mut session: Session, certificate: &[u8]) -> bool {
         let number = session.number;
         let now = session.used;
@@ -369,7 +375,7 @@ impl Sessions {
             former = self.finish(peer, unproved, now);
         }
         match (former, &session.proof) {
-            // The client has begun anew.
+            // The client has started anew.
             (Some(former), Proof::Key(_)) => drop(self.finish(peer, former, now)),
             (Some(former), Proof::Certificate { .. }) => session.replaced = Some(Box::new(former)),
             (Some(former), Proof::Nothing) => {
@@ -397,10 +403,10 @@ impl Sessions {
         true
     }
 
-    /// Ends another session if there is no place for this one: one without a proof if there is any, and
-    /// otherwise the one that was used longest ago. A session without a proof ends no session that has
-    /// one; returns whether there is a place. A certificate needs no place before the node has accepted
-    /// it, except among those without a proof.
+    /// Makes room for this session by ending another one. A session without a proof is ended first,
+    /// then the session that was unused the longest. A session without a proof never ends one with
+    /// a proof. Until the node has accepted its certificate, a session with a certificate needs a
+    /// place only among those without a proof. Returns whether there is a place.
     fn make_room(&mut self, peer: SocketAddr, proof: &Proof, now: Instant) -> bool {
         let owner = address_owner(peer.ip());
         let is_own = |other: &SocketAddr| address_owner(other.ip()) == owner;
@@ -425,15 +431,15 @@ impl Sessions {
         true
     }
 
-    /// Ends a session, and goes on with the one that it would have replaced.
+    /// Ends a session, and continues the session that it would have replaced.
     fn end(&mut self, peer: SocketAddr, now: Instant) {
         let Some(session) = self.sessions.remove(&peer) else { return };
         let replaced = self.finish(peer, session, now);
         self.sessions.extend(replaced.map(|replaced| (peer, replaced)));
     }
 
-    /// Tells the client of a session that it ends if that is still possible, and the node. Returns the
-    /// session that it would have replaced.
+    /// Tells the node that a session has ended and, if possible, also the client. Returns the
+    /// session that this one would have replaced.
     fn finish(&mut self, peer: SocketAddr, mut session: Session, now: Instant) -> Option<Session> {
         self.by_number.remove(&session.number);
         self.close(peer, &mut session.dtls, now);
@@ -443,7 +449,7 @@ impl Sessions {
         session.replaced.map(|replaced| *replaced)
     }
 
-    /// Tells a client that its session ends, if that is still possible.
+    /// Tells a client that its session has ended, if that is still possible.
     fn close(&mut self, peer: SocketAddr, dtls: &mut Dtls, now: Instant) {
         if guarded(|| dtls.handle_timeout(now).is_ok() && dtls.close().is_ok()) == Some(true) {
             let mut out = Out::default();
@@ -495,19 +501,20 @@ impl Sessions {
                     self.end(peer, now.instant);
                 }
             }
-            // Only this program sends them.
+            // Only this program sends these messages.
             Message::Opened { .. } | Message::OpenedByCertificate { .. } => {}
         }
     }
 
-    /// The client of the session with this number, unless another session may replace that.
+    /// Returns the client of the session with this number. `None` if a newer session waits to
+    /// replace the session.
     fn numbered(&self, number: u32) -> Option<SocketAddr> {
         let peer = self.by_number.get(&number)?;
         let session = self.sessions.get(peer)?;
         (session.number == number).then_some(*peer)
     }
 
-    /// Uses another certificate, or none, for further handshakes.
+    /// Uses another certificate, or none, for new handshakes.
     fn set_certificate(
         &mut self,
         own: Option<ServerCertificate>,
@@ -524,7 +531,7 @@ impl Sessions {
         }
     }
 
-    /// Ends these sessions, also those that would go on because one of them has ended.
+    /// Ends these sessions, including those that would continue when another session ends.
     fn end_all(&mut self, now: Instant, ends: impl Fn(&Session) -> bool) {
         let ending = self.sessions.iter().filter(|(_, session)| ends(session));
         let ending: Vec<SocketAddr> = ending.map(|(peer, _)| *peer).collect();
@@ -535,7 +542,7 @@ impl Sessions {
         }
     }
 
-    /// Ends sessions whose key is not valid any more.
+    /// Ends sessions whose key is no longer valid.
     fn end_without_key(&mut self, now: Instant) {
         let keys = self.keys.clone();
         self.end_all(now, |session| match &session.proof {
@@ -544,12 +551,12 @@ impl Sessions {
         });
     }
 
-    /// How long to wait for datagrams and messages before [`Sessions::time_passed`].
+    /// How long to wait for datagrams and messages before calling [`Sessions::time_passed`].
     pub(crate) fn patience(&self) -> Duration {
         if self.handshakes.is_empty() { SWEEP } else { TICK }
     }
 
-    /// Repeats messages of handshakes, and ends what has taken too long.
+    /// Repeats messages of handshakes, and ends sessions and handshakes that have taken too long.
     pub(crate) fn time_passed(&mut self, now: Now) {
         self.keys.set_time(now.unix_ms);
         let out = &mut self.out;
@@ -579,8 +586,8 @@ impl Sessions {
     }
 }
 
-/// Takes what the library wants to send, and what the client has sent in the session `number`. Also
-/// returns the certificate of the client, if the library has just received it.
+/// Takes the library's datagrams for the client, and the client's data in the session `number`.
+/// Also returns the certificate of the client, if the library has just received it.
 fn drain(
     dtls: &mut Dtls,
     peer: SocketAddr,
@@ -596,7 +603,7 @@ fn take_output(
     number: Option<u32>,
     out: &mut Out,
 ) -> (After, Option<Vec<u8>>) {
-    // The library panics if a certificate does not fit.
+    // The buffer must have this size, because the library panics if a certificate does not fit.
     let mut buffer = [0; MESSAGE_MAX as usize];
     let mut after = After::Continues;
     let mut certificate = None;
@@ -613,22 +620,23 @@ fn take_output(
             }
             Output::Connected => after = After::Connected,
             Output::CloseNotify => after = After::Ended,
-            // A message that is longer than every datagram that is read or sent.
+            // The message is longer than every datagram that is read or sent.
             Output::BufferTooSmall { .. } => return (After::Ended, None),
             Output::Timeout(_) => return (after, certificate),
             Output::PeerCert(bytes) => certificate = Some(bytes.to_vec()),
-            // Keys of other protocols.
+            // Other outputs are keys for other protocols.
             _ => {}
         }
     }
 }
 
-/// Gives the library a datagram; `false` if the session or handshake cannot continue.
+/// Gives the library a datagram. Returns `false` if the session or handshake cannot continue.
 fn give(dtls: &mut Dtls, bytes: &[u8], now: Instant) -> bool {
     guarded(|| dtls.handle_timeout(now).is_ok() && dtls.handle_packet(bytes).is_ok()) == Some(true)
 }
 
-/// Calls the library. A panic of it ends what it happened in, and nothing else; it returns `None`.
+/// Calls the library, and returns `None` if it panics. A panic ends only the session or handshake
+/// in which it happened.
 fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(call));
     if result.is_err() {

@@ -34,11 +34,11 @@ fn clients_without_a_key_need_the_certificate_of_the_node() {
     all.message(Message::Datagram { session: 1, bytes: b"answer" }, now);
     one.exchange(&mut all, now);
     assert_eq!(one.received, [b"answer"]);
-    // Those with a key go on as before.
+    // Clients with a key work as before.
     let mut with_key = Client::new(3, "one", "key of one", now);
     with_key.exchange(&mut all, now);
     assert_eq!(told(&mut all), ["2 192.0.2.1:3 is one"]);
-    // A key that cannot be used leaves only pre-shared keys.
+    // After a certificate with an unusable key, only pre-shared keys work.
     all.message(
         Message::Certificate { own: Some(ServerCertificate::default()), ends_sessions: false },
         now,
@@ -70,13 +70,13 @@ fn a_client_shows_its_certificate_and_the_node_decides() {
     one.exchange(&mut all, now);
     assert!(one.is_connected && !one.is_closed && two.is_closed);
     assert_eq!(told(&mut all), ["2 closed"]);
-    // A certificate with the key of another one shows nothing.
+    // A certificate with the key of another certificate proves nothing.
     let forged = DtlsCertificate { private_key: theirs.private_key, ..ours.clone() };
     let mut forger = Client::without_key(3, forged, now);
     forger.exchange(&mut all, now);
     assert!(!forger.is_connected);
     assert!(told(&mut all).is_empty());
-    // A new certificate of the node changes nothing; other authorities do.
+    // A new certificate of the node ends no session. A change of authorities does.
     let mut with_key = Client::new(4, "one", "key of one", now);
     with_key.exchange(&mut all, now);
     told(&mut all);
@@ -86,7 +86,7 @@ fn a_client_shows_its_certificate_and_the_node_decides() {
     one.exchange(&mut all, now);
     assert!(one.is_closed);
     assert_eq!(told(&mut all), ["1 closed"]);
-    // Not for ever, because a certificate expires.
+    // A session with a certificate does not last for ever, because the certificate may expire.
     let mut again = Client::without_key(5, ours, now);
     again.exchange(&mut all, now);
     all.message(Message::Accepted { session: 4 }, now);
@@ -171,12 +171,12 @@ fn a_stranger_at_the_address_of_a_device_does_not_end_its_session() {
         all.message(Message::Datagram { session: number, bytes: b"answer" }, now);
         device.exchange(&mut all, now);
         assert_eq!(device.received, [b"answer"]);
-        // The device itself begins anew.
+        // The device itself starts anew.
         let again = begin(&mut all, None);
         assert!(told(&mut all).contains(&format!("{number} closed")));
         drop(again);
     }
-    // With another certificate that the node accepts, too.
+    // The same with another certificate that the node accepts.
     let former = all.last_number;
     begin(&mut all, Some(&own));
     assert!(!told(&mut all).contains(&format!("{former} closed")));
@@ -200,7 +200,7 @@ fn strangers_take_no_place_of_their_address() {
     stranger.exchange(&mut all, now);
     assert!(stranger.is_closed, "all places are those of devices");
     assert!(told(&mut all).is_empty());
-    // A device takes the place of a stranger before that of another device.
+    // A new device takes the place of a stranger before that of another device.
     all.message(Message::Closed { session: 1 }, now);
     let now = later(now, MINUTE);
     Client::without_key(count, own, now).exchange(&mut all, now);
@@ -211,8 +211,8 @@ fn strangers_take_no_place_of_their_address() {
     assert_eq!(all.counts().0, SESSIONS_OF_ONE_MAX);
 }
 
-/// A copy of a client's second message, from the client's address. The node then sends its part of a
-/// handshake, which is repeated some times.
+/// A stranger copies a client's second message and its address. The node then sends its part of a
+/// handshake, and repeats it only some times.
 #[test]
 fn a_copied_hello_brings_few_messages() {
     let own = certificate("device");
@@ -306,13 +306,14 @@ fn what_waits_for_a_verdict_keeps_nothing() {
     all.message(Message::Accepted { session: 1 }, now);
     begin(&mut all, now);
     told(&mut all);
-    // The verdict about the second session is lost.
+    // Simulates that the verdict about the second session is lost.
     let now = later(now, SWEEP);
     all.time_passed(now);
     assert_eq!(told(&mut all), ["2 closed"]);
     device.send(b"still here", &mut all, now);
     assert_eq!(told(&mut all), ["1 still here"]);
-    // Other authorities end the session that waits, and the one that it would have replaced.
+    // A change of authorities ends both the waiting session and the session that it would have
+    // replaced.
     begin(&mut all, now);
     told(&mut all);
     set_certificate(&mut all, true, true, now);

@@ -1,5 +1,5 @@
-//! Clients of the same library, without sockets: both sides are state machines, and the tests carry
-//! their datagrams.
+//! Tests with clients of the same library, without sockets. Both sides are state machines, and the
+//! tests carry the datagrams between them.
 
 use dimpl::{DtlsCertificate, PskResolver};
 
@@ -41,7 +41,7 @@ impl Client {
         Self { dtls, peer, is_connected: false, is_closed: false, received: Vec::new() }
     }
 
-    /// A client without a pre-shared key, which has a certificate and shows it if it is asked.
+    /// A client without a pre-shared key. It shows its certificate if the node asks for it.
     fn without_key(port: u16, certificate: DtlsCertificate, now: Now) -> Self {
         let config = Config::builder()
             .with_crypto_provider(dimpl::crypto::rust_crypto::default_provider())
@@ -55,7 +55,7 @@ impl Client {
         Self { dtls, peer, is_connected: false, is_closed: false, received: Vec::new() }
     }
 
-    /// What the client wants to send.
+    /// Returns the datagrams that the client wants to send.
     fn sends(&mut self) -> Vec<Vec<u8>> {
         let mut buffer = [0; 4_096];
         let mut all = Vec::new();
@@ -97,7 +97,7 @@ impl Client {
     }
 }
 
-/// No sessions, the keys `one` and `two`, and the time.
+/// Returns sessions without any clients, with the keys `one` and `two`, and the time.
 fn sessions() -> (Sessions, Now) {
     let now = Now { instant: Instant::now(), unix_ms: 1_000 };
     let mut all = Sessions::new([7; 32], now.instant).unwrap();
@@ -115,7 +115,7 @@ fn set_keys(all: &mut Sessions, names: &[&str], now: Now) {
     all.message(Message::Keys { is_first: true, is_last: true, keys }, now);
 }
 
-/// What the node was told.
+/// Returns the messages that the node has received.
 fn told(all: &mut Sessions) -> Vec<String> {
     let show = |bytes: Vec<u8>| match Message::parse(&bytes).unwrap() {
         Message::Opened { session, peer, identity } => format!("{session} {peer} is {identity}"),
@@ -234,7 +234,7 @@ fn a_client_that_begins_anew_replaces_its_session_only_with_its_key() {
 
 #[test]
 fn lost_datagrams_are_sent_again() {
-    // Each of the first datagrams is lost once, whichever side sent it.
+    // In turn, each of the first datagrams is lost once, whichever side sent it.
     for lost in 0..6 {
         let (mut all, mut now) = sessions();
         let mut one = Client::new(1, "one", "key of one", now);
@@ -292,7 +292,7 @@ fn sessions_and_handshakes_are_bounded_for_each_address() {
     let mut clients = Vec::new();
     for port in 0..(HANDSHAKES_OF_ONE_MAX as u16 + 10) {
         let mut client = Client::new(port, "one", "key of one", now);
-        // The hello, and the one with the cookie; the rest of the handshake does not arrive.
+        // Sends the hello and the hello with the cookie. The rest of the handshake does not arrive.
         for _ in 0..2 {
             for bytes in client.sends() {
                 all.datagram(client.peer, &bytes, now);
@@ -341,12 +341,12 @@ fn the_oldest_handshake_of_the_busiest_address_makes_room() {
         begin(&mut all, [192, 0, 2, 10 + (number % u16::from(owners)) as u8], number, at);
     }
     assert_eq!(all.counts(), (0, HANDSHAKES_MAX));
-    // Everybody who answers in time gets a session, although all places are taken.
+    // Everybody who answers in time gets a session, even though all places are taken.
     let at = later(now, Duration::from_secs(1));
     let mut client = begin(&mut all, [192, 0, 2, 1], 1, at);
     client.exchange(&mut all, at);
     assert!(client.is_connected);
-    // A busy address takes only its own places.
+    // A busy address uses up only its own places.
     let mut second = begin(&mut all, [192, 0, 2, 1], 2, at);
     for port in 0..500 {
         begin(&mut all, [192, 0, 2, 10], 1_000 + port, at);
@@ -367,13 +367,14 @@ fn a_stranger_stores_little_in_a_handshake() {
             client.dtls.handle_packet(&bytes).unwrap();
         }
     }
-    // Empty parts of later messages, of which the library would keep 29 datagrams.
+    // Empty parts of later messages. The library would store 29 such datagrams.
     let mut part = vec![22, 0xfe, 0xfd, 0, 0, 0, 0, 0, 0, 9, 0, 0, 12];
     part.extend_from_slice(&[11, 0, 0, 5, 0, 100, 0, 0, 0, 0, 0, 0]);
     for _ in 0..100 {
         all.datagram(client.peer, &part.repeat(8), now);
     }
-    // What looks like the encrypted end of a handshake is kept, but not without end.
+    // A datagram that looks like the encrypted end of a handshake is stored, but only a bounded
+    // number.
     let mut last = vec![22, 0xfe, 0xfd, 0, 1, 0, 0, 0, 0, 0, 0, 0, 40];
     last.extend_from_slice(&[7; 40]);
     for number in 0..100 {
@@ -383,7 +384,7 @@ fn a_stranger_stores_little_in_a_handshake() {
     assert_eq!(all.handshakes[&client.peer].keepable, 0);
 }
 
-/// A small generator, so that a failure can be repeated.
+/// A small random generator with a seed, so that a failure can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -399,7 +400,7 @@ impl Random {
 fn damaged_datagrams_end_nothing() {
     let (mut all, now) = sessions();
     let mut client = Client::new(1, "one", "key of one", now);
-    // Real datagrams, of which each is damaged before the true one arrives.
+    // Real datagrams. A damaged copy of each arrives before the real one.
     let mut random = Random(0x1234_5678_9abc_def1);
     let mut seen: Vec<Vec<u8>> = Vec::new();
     loop {
@@ -459,10 +460,10 @@ fn forged_datagrams_do_not_end_a_handshake() {
             break;
         }
         for bytes in sent {
-            // What a stranger without the key could send before the true datagram.
+            // Sends everything that a stranger without the key could send before the real datagram.
             for kind in [20, 21, 22, 23, 99] {
                 for epoch in [0, 1] {
-                    // A forged end of a handshake cannot be told from a real one with a wrong key.
+                    // A forged end of a handshake looks the same as a real one with a wrong key.
                     if (kind, epoch) == (22, 1) || (kind, epoch) == (20, 0) {
                         continue;
                     }

@@ -1,4 +1,4 @@
-//! Removes what a journal knows of a namespace.
+//! Removes all data that a journal has about a namespace.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,15 @@ use mote_core::accept::AcceptError;
 use crate::journal::{Journal, disk};
 use crate::record::State;
 
-/// Invocations that are looked up at once.
+/// The most invocations that one query returns.
 const AT_ONCE: usize = 1_000;
-/// Pause between two looks at what has not ended.
+/// Pause between two checks for invocations that have not ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Journal {
-    /// Cancels what waits and runs of the functions of a namespace, waits until it has ended, and then
-    /// removes everything about it. False if something has not ended after this time.
+    /// Cancels the waiting and running invocations of the namespace's functions, waits until they
+    /// have ended, and then removes everything about the namespace. Returns false if an invocation
+    /// has not ended after `patience`.
     pub async fn forget(&self, namespace: &str, patience: Duration) -> Result<bool, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(true) };
         let functions = vec![format!(".{namespace}")];

@@ -1,7 +1,7 @@
-//! The layer between the fronts and the engine that accepts invocations for later (RFC 7240,
+//! The layer between the fronts and the engine. It accepts invocations for later (RFC 7240,
 //! `respond-async`), and answers questions about them below `/_invocations`.
 //!
-//! Every other request passes through after one comparison.
+//! For every other request this layer costs one comparison.
 
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
@@ -26,17 +26,18 @@ use crate::record::State;
 use crate::records::unix_ms;
 use crate::view::{Reader, problem_of, view};
 
-/// The first segment of the paths of invocations. No function can have this name.
+/// The first path segment of the addresses of invocations. No function can have this name.
 pub const SEGMENT: &str = "_invocations";
-/// The longest body of an invocation that is accepted.
+/// The longest body with which an invocation is accepted.
 const BODY_BYTES_MAX: u64 = 16 << 20;
-/// Bodies that are being received, of all functions; one function may have half of them.
+/// The most bytes of bodies that the node receives at one time, over all functions. One function
+/// may use half of them.
 const RECEIVING_BYTES_MAX: usize = 64 << 20;
-/// Bytes of answers that are being sent to callers who look them up.
+/// The most bytes of looked-up answers that the node is sending to callers at one time.
 const LOOKED_UP_BYTES_MAX: usize = 32 << 20;
 /// Time limit for receiving one body.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The longest time for which a caller waits for the result before it receives a 202.
+/// The longest time that a caller can wait for the result. After it the caller receives a 202.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// An [`Invoker`] that accepts invocations for later. Cheap to clone.
@@ -45,31 +46,31 @@ pub struct Deferring<I> {
     inner: I,
     journals: Journals,
     receiving: Shares<String>,
-    /// Bytes of answers that callers look up, until they have taken them.
+    /// Counts the bytes of looked-up answers until the front has taken them.
     looked_up: Shares<()>,
     opens: Option<CallerOpens>,
 }
 
-/// Whether the sender of a request may call a function, by what its head proves.
+/// Decides from a request's head whether the sender may call the function.
 pub type CallerOpens = Arc<dyn Fn(&Head, &RouteInfo<'_>) -> bool + Send + Sync>;
 
-/// A function, or the invocations of the journal.
+/// The target of a request: a function, or the invocations of the journal.
 #[derive(Clone)]
 pub enum Route<R> {
     Function(R),
-    /// `/_invocations`.
+    /// The invocations of the journal, below `/_invocations`.
     Invocations,
 }
 
 impl<I> Deferring<I> {
-    /// The layer over `inner`.
     pub fn new(inner: I, journals: Journals) -> Self {
         let receiving = Shares::new(RECEIVING_BYTES_MAX, RECEIVING_BYTES_MAX / 2);
         let looked_up = Shares::new(LOOKED_UP_BYTES_MAX, LOOKED_UP_BYTES_MAX);
         Self { inner, journals, receiving, looked_up, opens: None }
     }
 
-    /// Lets callers see the invocations of functions that require keys or tokens. Without this, nobody does.
+    /// Lets callers see the invocations of functions that require keys or tokens. Without this
+    /// call, no caller sees those invocations.
     #[must_use]
     pub fn with_callers(self, opens: CallerOpens) -> Self {
         Self { opens: Some(opens), ..self }
@@ -86,7 +87,7 @@ impl<R: Routed> Routed for Route<R> {
     }
 }
 
-/// What is known of `/_invocations`.
+/// The route information of `/_invocations`.
 fn invocations() -> RouteInfo<'static> {
     static NAME: LazyLock<FunctionName> =
         LazyLock::new(|| FunctionName::new("invocations").expect("it is a valid name"));
@@ -128,7 +129,7 @@ impl<I: Invoker> Invoker for Deferring<I> {
             Route::Function(route) if !invocation.head.has_preference() => {
                 self.inner.invoke(route, invocation).await
             }
-            // Boxed, so that the futures of all other invocations stay small.
+            // Boxed to keep the futures of all other invocations small.
             Route::Function(route) => Box::pin(self.prefer(route, invocation)).await,
             Route::Invocations => {
                 let reply = Box::pin(self.answer(invocation)).await?;
@@ -138,7 +139,7 @@ impl<I: Invoker> Invoker for Deferring<I> {
     }
 }
 
-/// What the caller of an invocation asked for.
+/// What the request's header fields ask for.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wishes {
     respond_async: bool,
@@ -203,11 +204,12 @@ impl<I: Invoker> Deferring<I> {
         Ok(accepted_reply(trigger, accepted))
     }
 
-    /// Whether the sender of a request may see an invocation: if its function requires a key, a
-    /// token or a certificate, the sender needs one that opens the function, and if only this machine may call the
-    /// function, or the function was removed, the sender must be on this machine.
+    /// Returns whether the sender of a request may see an invocation. If the function requires a
+    /// key, a token or a certificate, the sender must present one that opens the function. If only
+    /// this machine may call the function, or if the function was removed, the sender must be on
+    /// this machine.
     fn may_see(&self, head: &Head, shown: &Shown) -> bool {
-        // Of a function that is gone, nobody knows who might call it.
+        // After a function was removed, nothing says who was allowed to call it.
         let Some(route) = self.inner.route(&shown.stored.function, || None) else {
             return head.is_local();
         };
@@ -215,7 +217,7 @@ impl<I: Invoker> Deferring<I> {
             Access::Key | Access::Basic | Access::Jwt | Access::Mtls => {
                 self.opens.as_ref().is_some_and(|opens| opens(head, &route.info()))
             }
-            // A signature belongs to one body, and proves nothing about what somebody asks later.
+            // A webhook signature covers one body, so it cannot prove who sent a later question.
             Access::Local | Access::Webhook => head.is_local(),
             Access::Unset | Access::Public | Access::KeyIfSent => true,
         }
@@ -264,7 +266,7 @@ impl<I: Invoker> Deferring<I> {
 /// The reply to a caller whose invocation is on disk.
 fn accepted_reply(trigger: Trigger, accepted: Accepted) -> Reply {
     let location = format!("/{SEGMENT}/{}", accepted.id);
-    // CoAP has no code for 202; a created resource has 2.01 (RFC 7252, 5.9.1.1).
+    // CoAP has no code for 202. For a created resource it has 2.01 (RFC 7252, 5.9.1.1).
     let status = if trigger == Trigger::Coap { 201 } else { 202 };
     let body = serde_json::json!({
         "id": accepted.id.to_string(),
@@ -279,26 +281,27 @@ fn accepted_reply(trigger: Trigger, accepted: Accepted) -> Reply {
     reply
 }
 
-/// The reply with a body that counts until the front has taken it, so that callers who read slowly do
-/// not use up the memory.
+/// Counts the reply's body against the limit until the front has taken it, so that callers who read
+/// slowly cannot use up the memory.
 fn held(reply: Reply, shares: &Shares<()>) -> Result<Reply, Fault> {
     let length = reply.body.length().unwrap_or(0);
     if length < HELD_BYTES_MIN {
         return Ok(reply);
     }
     let bytes = usize::try_from(length).unwrap_or(usize::MAX);
-    // A document holds the bytes once more while it is made.
+    // Building a JSON document needs a second copy of the bytes.
     let share = shares.take((), bytes.saturating_mul(2)).map_err(|_| Fault::NodeFull)?;
     let source = Box::new(Held { body: reply.body, _share: share });
     Ok(Reply { body: Body::Stream { source, length: Some(length) }, ..reply })
 }
 
-/// Shorter answers do not count.
+/// Answers shorter than this do not count against the limit.
 const HELD_BYTES_MIN: u64 = 4 << 10;
-/// A body is handed out in pieces of this size, so that it is not in the front's buffers at once.
+/// The size of the pieces in which a body is handed to the front, so that the front's buffers never
+/// hold the whole body.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A whole body and its share.
+/// A whole body, and its share of the limit on looked-up answers.
 struct Held {
     body: Body,
     _share: Share<()>,
@@ -315,7 +318,7 @@ impl BodySource for Held {
     }
 }
 
-/// The function's own answer, if there is one.
+/// Returns the function's own answer, or says that there is none yet.
 fn result(shown: &Shown, trigger: Trigger) -> Reply {
     let stored = &shown.stored;
     match (stored.state, &stored.last) {
@@ -354,7 +357,8 @@ fn result(shown: &Shown, trigger: Trigger) -> Reply {
     }
 }
 
-/// The wishes in the header fields of a request; an error text for a field that cannot be obeyed.
+/// Reads the wishes from a request's header fields. Returns an error text for a field that cannot
+/// be obeyed.
 fn wishes(block: &[u8], now_ms: u64) -> Result<Wishes, String> {
     let mut wishes = Wishes::default();
     for (name, value) in headers(block) {
@@ -362,7 +366,8 @@ fn wishes(block: &[u8], now_ms: u64) -> Result<Wishes, String> {
         match name {
             b"prefer" => {
                 for preference in text()?.split(',') {
-                    // Parameters after a semicolon do not matter for these (RFC 7240, 2).
+                    // The parameters after the semicolon do not change the meaning of these
+                    // preferences (RFC 7240, 2).
                     let preference = preference.split(';').next().unwrap_or_default().trim();
                     let (token, value) = preference.split_once('=').unwrap_or((preference, ""));
                     match token.trim().to_ascii_lowercase().as_str() {

@@ -1,5 +1,5 @@
 //! The journal of a node: accepts invocations, answers questions about them, and hands them to the
-//! runner. The file is opened when it is first needed.
+//! runner. The file is opened at its first use.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -24,26 +24,28 @@ use crate::records::{Bounds, Records, unix_ms};
 use crate::replica::{Replica, ReplicaState, Replication};
 use crate::room::Room;
 
-/// Requests that stay in memory until they run; others are read from the disk again.
+/// The most bytes of waiting requests that stay in memory. The runner reads the other requests from
+/// the disk again.
 const CACHED_BYTES_MAX: u64 = 16 << 20;
-/// Invocations that run at once, of all functions.
+/// The most invocations that run at once, over all functions.
 pub(crate) const RUNNING_MAX: usize = 128;
-/// Those of one function.
+/// The most invocations of one function that run at once.
 pub(crate) const RUNNING_OF_ONE_MAX: usize = 64;
-/// Ended invocations that can be looked up, and those with an idempotency key beyond them.
+/// How many ended invocations without an idempotency key can be looked up, and how many with one.
 const KEPT_MAX: u64 = 10_000;
 const KEYED_MAX: u64 = 100_000;
-/// How often the callers that wait for one invocation are counted again.
+/// After how many new watchers of an invocation the journal removes those that no longer wait.
 const WATCHERS_STEP: usize = 64;
 /// How long the state and the answer of an ended invocation can be looked up.
 const KEEP_MS: u64 = 24 * 3_600_000;
-/// Bytes of their answers, and of the requests of dead letters, each.
+/// The most bytes of the answers of ended invocations. The same limit holds separately for the
+/// requests of dead letters.
 const KEPT_BYTES_MAX: u64 = 256 << 20;
 /// How long dead letters are kept.
 const DEAD_KEEP_MS: u64 = 30 * 24 * 3_600_000;
-/// Longest idempotency key and order key in bytes.
+/// Longest idempotency key and longest order key in bytes.
 const KEY_BYTES_MAX: usize = 255;
-/// The farthest time for which an invocation can be accepted.
+/// How far ahead the time of an accepted invocation may lie.
 pub(crate) const DELAY_MS_MAX: u64 = 366 * 24 * 3_600_000;
 
 /// The journal of a node. Cheap to clone; there is one per node.
@@ -52,12 +54,12 @@ pub struct Journal(pub(crate) Arc<Shared>);
 
 pub(crate) struct Shared {
     path: PathBuf,
-    /// What results may be sent to.
+    /// Where results may be sent.
     pub(crate) outgoing: Outgoing,
-    /// Publishes results; set once, before the first invocation runs.
+    /// Publishes results. Set once, before the first invocation runs.
     pub(crate) publish: OnceLock<Arc<dyn Publish>>,
     records: OnceCell<Arc<Records>>,
-    /// The log that keeps the records, if it is not the file alone.
+    /// The log that keeps the records, if the file is not their only place.
     pub(crate) replica: Option<Replica>,
     pub(crate) state: Mutex<Memory>,
     /// Wakes the runner.
@@ -65,20 +67,21 @@ pub(crate) struct Shared {
     began: Instant,
 }
 
-/// What the journal knows without its file.
+/// The part of the journal that stays in memory.
 pub(crate) struct Memory {
     pub(crate) pending: Pending<Data>,
     by_id: HashMap<InvocationId, Number>,
-    /// The records that run, each with what ends its attempt; `None` if somebody has cancelled it.
+    /// The running records. Each has the sender that ends its attempt; the sender is `None` after a
+    /// cancellation.
     pub(crate) running: HashMap<Number, Option<oneshot::Sender<()>>>,
-    /// Told when a record has ended.
+    /// Notified when a record has ended.
     watching: HashMap<InvocationId, Vec<oneshot::Sender<()>>>,
     pub(crate) room: Room,
     cached_bytes: u64,
-    /// Bytes of answers since the runner last asked.
+    /// Bytes of answers that were added since the runner last asked.
     pub(crate) grown_bytes: u64,
     stopping: bool,
-    /// What has happened since the node started; the present is counted elsewhere.
+    /// Counts of past events since the node started. The present is counted elsewhere.
     pub(crate) past: Figures,
 }
 
@@ -86,12 +89,12 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 pub(crate) struct Data {
     pub(crate) id: InvocationId,
-    /// The function whose share it uses.
+    /// The function, or its share for results, under which the record is counted.
     pub(crate) owner: Arc<str>,
-    /// Its work and depth, if they are in memory.
+    /// The record's work and depth, while they are in memory.
     work: Option<(Work, u32)>,
     bytes: u64,
-    /// From when on its age is counted, in milliseconds since 1970.
+    /// The time from which the record's age is counted, in milliseconds since 1970.
     pub(crate) since_ms: u64,
     pub(crate) attempts: u32,
     pub(crate) roomless: u32,
@@ -100,42 +103,42 @@ pub(crate) struct Data {
 /// The state of an invocation.
 #[derive(Debug)]
 pub struct Shown {
-    /// What is on disk.
+    /// The stored part of the state.
     pub stored: Stored,
-    /// Whether it runs now.
+    /// Whether the invocation runs now.
     pub is_running: bool,
 }
 
-/// What became of the wish to cancel an invocation.
+/// The result of a request to cancel an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
-    /// It did not run yet and never will.
+    /// The invocation was waiting, and will never run.
     Waiting,
-    /// It ran and is being ended.
+    /// The invocation was running, and is being ended.
     Running,
-    /// It had ended before.
+    /// The invocation had already ended.
     Ended,
     /// There is no such invocation.
     Unknown,
 }
 
-/// How much the journal holds.
+/// Counts of the invocations in the journal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Invocations that have not ended.
     pub waiting: usize,
-    /// Those of them that run.
+    /// The invocations among `waiting` that are running.
     pub running: usize,
-    /// Those that have succeeded since the node started.
+    /// Invocations that have succeeded since the node started.
     pub succeeded: u64,
-    /// Those that have failed for good since then.
+    /// Invocations that have failed for good since the node started.
     pub dead: u64,
-    /// Attempts since then after which another follows.
+    /// Attempts since the node started that were followed by another attempt.
     pub repeated: u64,
 }
 
 impl Figures {
-    /// Adds what has happened in another journal.
+    /// Adds the counts of past events from another journal.
     pub(crate) fn add_past(&mut self, other: &Figures) {
         self.succeeded += other.succeeded;
         self.dead += other.dead;
@@ -149,8 +152,8 @@ impl Journal {
         Self::with_log(path, outgoing, None)
     }
 
-    /// The same with records that a log keeps. [`Journal::take_up`] opens it; nothing is accepted
-    /// before.
+    /// Creates a journal whose records a log keeps. [`Journal::take_up`] opens it, and the journal
+    /// accepts nothing before that.
     pub fn replicated(path: PathBuf, outgoing: Outgoing, replication: Replication) -> Self {
         Self::with_log(path, outgoing, Some(replication))
     }
@@ -190,16 +193,16 @@ impl Journal {
         }))
     }
 
-    /// Sets what publishes results. Without it, results for topics become dead letters.
+    /// Sets the publisher of results. Without one, results for topics become dead letters.
     pub fn set_publish(&self, publish: Arc<dyn Publish>) {
         let _ = self.0.publish.set(publish);
     }
 
     /// Opens the file if an earlier run of the node left one, so that the invocations in it run.
-    /// Returns how many there are.
+    /// Returns the number of those invocations.
     ///
-    /// A journal with a log is opened in any case; if that fails, the tries go on in the background
-    /// until it succeeds or the journal stops.
+    /// A journal with a log is always opened. If that fails, the journal keeps trying in the
+    /// background until it succeeds or stops.
     pub async fn take_up(&self) -> Result<usize, AcceptError> {
         if let Some(replica) = &self.0.replica {
             if let Err(error) = self.open().await {
@@ -214,7 +217,7 @@ impl Journal {
         Ok(self.0.state.lock().pending.len())
     }
 
-    /// The open file.
+    /// Returns the open file. If no log keeps the records, opens the file first if necessary.
     pub(crate) async fn records(&self) -> Result<Arc<Records>, AcceptError> {
         let Some(replica) = &self.0.replica else { return self.open().await };
         match self.opened() {
@@ -250,27 +253,26 @@ impl Journal {
         self.0.records.get_or_try_init(|| open).await.cloned()
     }
 
-    /// The file, if it is open.
     pub(crate) fn opened(&self) -> Option<&Arc<Records>> {
         self.0.records.get()
     }
 
-    /// Milliseconds on the clock of the timers.
+    /// Milliseconds on the clock that the timers use.
     pub(crate) fn now_ms(&self) -> u64 {
         self.0.began.elapsed().as_millis() as u64
     }
 
-    /// Adds a record that is on disk.
+    /// Adds a record that is on disk to the memory.
     fn add(&self, memory: &mut Memory, record: Waiting, work: Option<(Work, u32)>) {
         let Waiting { number, id, function, order, due_ms, since_ms, attempts, bytes, .. } = record;
         let owner: Arc<str> = function.into();
-        // Requests that carry results have shares of their own, so that an address that does not answer
-        // keeps neither the function from running nor results from other hosts.
+        // Requests that carry results have separate shares, so that a host that does not answer
+        // delays neither the function nor results for other hosts.
         let function = match &work {
             _ if !record.is_post => owner.clone(),
             Some((Work::Post(post), _)) => {
                 let host = post.host().unwrap_or_default();
-                // A point would begin the name of a namespace.
+                // The points become slashes because a point would begin the name of a namespace.
                 format!("{owner}{RESULTS} {}", host.replace('.', "/")).into()
             }
             _ => format!("{owner}{RESULTS}").into(),
@@ -285,7 +287,7 @@ impl Journal {
         memory.pending.add(number, Entry { function, order: order.map(Into::into), due_ms, data });
     }
 
-    /// Offers a record to the disk. `done` learns the outcome on another thread.
+    /// Queues a record for the disk. `done` receives the outcome on another thread.
     pub(crate) fn insert(
         &self,
         records: &Records,
@@ -322,7 +324,7 @@ impl Journal {
         });
     }
 
-    /// Adds a record that was just written; its room has been reserved.
+    /// Adds a record that was just written. Its room was reserved before.
     pub(crate) fn add_new(&self, memory: &mut Memory, number: Number, record: NewRecord) {
         let waiting = Waiting {
             number,
@@ -338,7 +340,7 @@ impl Journal {
         self.add(memory, waiting, Some((record.work, record.depth)));
     }
 
-    /// The work of a record that is about to run; `None` if it cannot be read.
+    /// Returns the work of a record that is about to run, or `None` if it cannot be read.
     pub(crate) async fn work_of(&self, number: Number) -> Option<(Work, u32)> {
         let cached = {
             let mut memory = self.0.state.lock();
@@ -358,7 +360,7 @@ impl Journal {
         }
     }
 
-    /// A record has ended, and this is on disk.
+    /// Removes an ended record from memory, and notifies its watchers.
     pub(crate) fn ended_now(&self, memory: &mut Memory, number: Number, ran: bool) {
         let Some(entry) = memory.pending.remove(number, ran) else { return };
         let data = entry.data;
@@ -371,15 +373,17 @@ impl Journal {
         }
     }
 
-    /// An invocation, with its answer if it has ended; `None` if the journal does not know it.
+    /// Returns an invocation, with its answer if it has ended, or `None` if the journal does not
+    /// know it.
     pub async fn show(&self, id: InvocationId) -> Result<Option<Shown>, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(None) };
         let stored = records.show(id).await.map_err(|error| disk(&error))?;
         Ok(stored.map(|stored| self.shown(stored)))
     }
 
-    /// Invocations without their answers, newest first: those of some functions or of all, in a state
-    /// or in any, accepted before `before`; with `by_id` in the order that several journals share.
+    /// Returns invocations without their answers, newest first. Filters: some functions or all, one
+    /// state or any, accepted before `before`. With `by_id`, the order is the one that several
+    /// journals share.
     pub async fn list(
         &self,
         functions: Option<Vec<String>>,
@@ -400,7 +404,8 @@ impl Journal {
         Shown { stored, is_running }
     }
 
-    /// Cancels an invocation. One that runs is ended; what the function has done by then remains.
+    /// Cancels an invocation. A running invocation is ended; the effects that the function has had
+    /// by then remain.
     pub async fn cancel(&self, id: InvocationId) -> Result<Cancelled, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(Cancelled::Unknown) };
         let waiting = {
@@ -408,7 +413,8 @@ impl Journal {
             match memory.by_id.get(&id).copied() {
                 None => None,
                 Some(number) => match memory.running.get_mut(&number) {
-                    // The entry stays until the attempt has ended, because it has a place.
+                    // The entry stays until the attempt has ended, because the attempt still
+                    // occupies a place.
                     Some(end) => {
                         if let Some(end) = end.take() {
                             let _ = end.send(());
@@ -431,7 +437,8 @@ impl Journal {
         };
         let (answer, answered) = oneshot::channel();
         let journal = self.clone();
-        // It must not start any more, whether or not the note of it reaches the disk.
+        // The invocation must not start any more, even if the note of the cancellation never
+        // reaches the disk.
         self.ended_now(&mut self.0.state.lock(), number, false);
         records.settle(settled, move |done| {
             journal.0.changed.notify_one();
@@ -444,7 +451,8 @@ impl Journal {
         }
     }
 
-    /// Runs a dead letter again, with all its attempts. False if there is no such dead letter.
+    /// Runs a dead letter again, with all its attempts. Returns false if there is no such dead
+    /// letter.
     pub async fn retry(&self, id: InvocationId) -> Result<bool, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(false) };
         let known = records.show(id).await.map_err(|error| disk(&error))?;
@@ -461,7 +469,8 @@ impl Journal {
         Ok(true)
     }
 
-    /// Removes dead letters: one, or all of a function, or all. Returns how many there were.
+    /// Removes one dead letter, all dead letters of a function, or all of them. Returns how many it
+    /// removed.
     pub async fn delete_dead(
         &self,
         id: Option<InvocationId>,
@@ -474,7 +483,7 @@ impl Journal {
         self.confirmed(deleted).await
     }
 
-    /// The file if there is one, without making it.
+    /// Returns the file if it exists, and does not create it.
     pub(crate) async fn existing(&self) -> Result<Option<Arc<Records>>, AcceptError> {
         if self.0.replica.is_none() && self.opened().is_none() && !self.0.path.exists() {
             return Ok(None);
@@ -482,14 +491,14 @@ impl Journal {
         self.records().await.map(Some)
     }
 
-    /// What the journal has of the schedules of a function. One that it never accepted a time of is
-    /// missing.
+    /// Returns what the journal knows about the schedules of a function. A schedule is missing if
+    /// the journal has never accepted a run of it.
     pub async fn schedule_runs(&self, function: &str) -> Result<Vec<ScheduleRun>, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(Vec::new()) };
         records.schedule_runs(function.to_owned()).await.map_err(|error| disk(&error))
     }
 
-    /// Whether it knows no invocation, not even one that has ended.
+    /// Whether the journal knows no invocation at all, ended ones included.
     pub(crate) async fn is_empty(&self) -> Result<bool, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(true) };
         records.is_empty().await.map_err(|error| disk(&error))
@@ -508,7 +517,7 @@ impl Journal {
         self.0.state.lock().by_id.contains_key(&id)
     }
 
-    /// The number of an invocation that is running, and the file.
+    /// Returns the number of a running invocation, and the file.
     pub(crate) fn running(&self, id: InvocationId) -> Option<(Number, Arc<Records>)> {
         let memory = self.0.state.lock();
         let number = *memory.by_id.get(&id)?;
@@ -516,8 +525,8 @@ impl Journal {
         Some((number, self.opened()?.clone()))
     }
 
-    /// Counts further bytes of a record that has not ended. An error if its function or its namespace
-    /// has used its share.
+    /// Counts further bytes of a record that has not ended. Fails if the function or its namespace
+    /// has used up its share.
     pub(crate) fn grow(&self, number: Number, bytes: u64) -> Result<(), AcceptError> {
         let mut memory = self.0.state.lock();
         let Some(owner) = memory.pending.get_mut(number).map(|entry| entry.data.owner.clone())
@@ -531,7 +540,6 @@ impl Journal {
         Ok(())
     }
 
-    /// How much the journal holds.
     pub fn figures(&self) -> Figures {
         let memory = self.0.state.lock();
         let waiting = memory.pending.len();
@@ -539,13 +547,13 @@ impl Journal {
         Figures { waiting, running, ..memory.past }
     }
 
-    /// Accepts nothing from now on.
+    /// Makes the journal refuse all invocations from now on.
     pub fn stop(&self) {
         self.0.state.lock().stopping = true;
         self.0.changed.notify_one();
     }
 
-    /// Whether somebody has cancelled a record that runs.
+    /// Whether a running record has been cancelled.
     pub(crate) fn is_cancelled(&self, number: Number) -> bool {
         self.0.state.lock().running.get(&number).is_some_and(Option::is_none)
     }
@@ -554,7 +562,7 @@ impl Journal {
         self.0.state.lock().stopping
     }
 
-    /// Removes what ended longer ago than it is kept.
+    /// Removes ended records whose time to be kept is over.
     pub(crate) async fn sweep(&self, by_bytes: bool) {
         let Some(records) = self.opened() else { return };
         let now_ms = unix_ms();
@@ -576,40 +584,41 @@ impl Journal {
         }
     }
 
-    /// Keeps a record of work that another part of the node runs; it is on disk when this resolves
-    /// to its number.
+    /// Keeps a record of work that another part of the node runs. The record is on disk when the
+    /// future resolves to its number.
     pub async fn keep_activation(&self, record: Vec<u8>) -> Result<u64, AcceptError> {
         let records = self.records().await?;
         let kept = async { records.keep_activation(record).await.map_err(|error| disk(&error)) };
         self.confirmed(kept).await
     }
 
-    /// A record of [`Journal::keep_activation`].
+    /// Returns a record that [`Journal::keep_activation`] kept.
     pub async fn activation(&self, number: u64) -> Result<Option<Vec<u8>>, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(None) };
         records.activation(number).await.map_err(|error| disk(&error))
     }
 
-    /// Notes how far the work of a record of [`Journal::keep_activation`] has got; it is on disk when
-    /// this resolves.
+    /// Notes the progress of the work behind a record of [`Journal::keep_activation`]. The note is
+    /// on disk when the future resolves.
     pub async fn note_progress(&self, number: u64, progress: Vec<u8>) -> Result<(), AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(()) };
         records.note_progress(number, progress).await.map_err(|error| disk(&error))
     }
 
-    /// What was noted last of a record of [`Journal::keep_activation`].
+    /// Returns the last progress noted for a record of [`Journal::keep_activation`].
     pub async fn progress(&self, number: u64) -> Result<Option<Vec<u8>>, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(None) };
         records.progress(number).await.map_err(|error| disk(&error))
     }
 
-    /// Forgets a record of [`Journal::keep_activation`].
+    /// Removes a record of [`Journal::keep_activation`].
     pub async fn forget_activation(&self, number: u64) -> Result<(), AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(()) };
         records.forget_activation(number).await.map_err(|error| disk(&error))
     }
 
-    /// Number and length in bytes of all records of [`Journal::keep_activation`], oldest first.
+    /// Returns the number and the length in bytes of each record of [`Journal::keep_activation`],
+    /// oldest first.
     pub async fn activations(&self) -> Result<Vec<(u64, u64)>, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(Vec::new()) };
         records.activations().await.map_err(|error| disk(&error))
@@ -641,7 +650,7 @@ impl Accept for Journal {
             let (answer, answered) = oneshot::channel();
             let record = NewRecord { id, work, accepted_ms, depth: 0 };
             journal.insert(&records, record, |outcome| {
-                // The caller may have gone; the invocation runs all the same.
+                // The caller may have gone away. The invocation runs anyway.
                 let _ = answer.send(outcome);
             });
             let answered = async { answered.await.unwrap_or(Err(AcceptError::Stopping)) };
@@ -657,11 +666,11 @@ impl Accept for Journal {
         let (end, ended) = oneshot::channel();
         let watchers = memory.watching.entry(id).or_default();
         if watchers.len() % WATCHERS_STEP == WATCHERS_STEP - 1 {
-            // Callers that have gone leave their place to others.
+            // Watchers whose callers have gone make room for new ones.
             watchers.retain(|watcher| !watcher.is_closed());
         }
         watchers.push(end);
-        // The sender is dropped only with the journal.
+        // An error here means only that the journal was dropped.
         ended.map(|_| ()).boxed()
     }
 }
@@ -674,7 +683,7 @@ fn check(deferred: &Deferred) -> Result<(), AcceptError> {
         {
             return invalid(format!("the {what} has {} bytes; 1 to {KEY_BYTES_MAX}", key.len()));
         }
-        // A caller with such a key could keep a schedule from running.
+        // Such a key is reserved, because a caller who sent it could keep a schedule from running.
         if key.as_deref().is_some_and(|key| key.starts_with(SCHEDULE_KEYS))
             && deferred.trigger != Trigger::Schedule
         {
@@ -689,7 +698,8 @@ fn check(deferred: &Deferred) -> Result<(), AcceptError> {
     Ok(())
 }
 
-/// A fresh id. Whoever knows it may read the result, so it must not be possible to guess it.
+/// Returns a fresh id. The id must be impossible to guess, because everyone who knows it may read
+/// the result.
 pub(crate) fn new_id(unix_ms: u64) -> InvocationId {
     let mut random = [0; 16];
     let mut filled = 0;

@@ -1,9 +1,8 @@
-//! The journals that a node runs: its own, and those that it runs in place of nodes that are gone.
+//! The journals that a node runs: its own, and those of lost nodes that it has taken over.
 //!
-//! What is accepted here goes into the own journal. Questions about an invocation look into all of
-//! them. Another journal can be taken while the node runs, if a log keeps the journals: the node then
-//! continues its invocations next to its own. Without further journals this is a thin layer over one
-//! [`Journal`].
+//! New invocations always go into the node's own journal. Questions about an invocation search all
+//! journals. If a log keeps the journals, a running node can take over another journal and continue
+//! the invocations in it. Without further journals this is a thin layer over one [`Journal`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,11 +26,11 @@ use crate::replica::Replication;
 use crate::steps::{Step, StepPage};
 use crate::view::{Reader, problem_of};
 
-/// Journals that a node runs next to its own. Each has two threads and a file.
+/// The most journals that a node runs in addition to its own. Each has two threads and a file.
 const OTHERS_MAX: usize = 64;
-/// How long attempts of a journal that is given back may take to end.
+/// How long the attempts of a journal may take to end after the node gives the journal back.
 const CLOSE_GRACE: Duration = Duration::from_secs(12);
-/// The file of another journal, in a folder of its own.
+/// The file of another journal. Each other journal has a separate folder.
 const FILE_NAME: &str = "journal.db";
 
 /// The journals of a node. Cheap to clone; there is one per node.
@@ -41,36 +40,36 @@ pub struct Journals(Arc<Inner>);
 /// What a node needs to run journals that a log keeps.
 pub struct Named {
     pub own: String,
-    /// The folder for the files of other nodes' journals. Files of an earlier run are removed.
+    /// The folder for the files of other nodes' journals. Files from an earlier run are removed.
     pub folder: PathBuf,
-    /// The log of the journal with a name.
+    /// Returns the log of the journal with the given name.
     pub replication: Box<dyn Fn(&str) -> Replication + Send + Sync>,
 }
 
-/// Starts to run a journal.
+/// Starts running a journal.
 type Run = Box<dyn Fn(Journal) -> JoinHandle<()> + Send + Sync>;
 
 struct Inner {
     named: Option<Named>,
     own: Mutex<Running>,
     others: Mutex<BTreeMap<String, Running>>,
-    /// Held while a journal is taken.
+    /// Held while the node takes a journal.
     taking: tokio::sync::Mutex<()>,
     run: OnceLock<Run>,
     publish: OnceLock<Arc<dyn Publish>>,
-    /// What happened in journals that were given back.
+    /// The counts of journals that were given back.
     past: Mutex<Figures>,
 }
 
 struct Running {
     journal: Journal,
     task: Option<JoinHandle<()>>,
-    /// The folder that is removed with it.
+    /// The journal's folder, which is removed together with the journal.
     folder: Option<PathBuf>,
 }
 
 impl Journals {
-    /// The own journal alone; others can be taken if `named` is given.
+    /// Starts with the node's own journal. Others can be taken if `named` is given.
     pub fn new(own: Journal, named: Option<Named>) -> Self {
         if let Some(named) = &named
             && named.folder.exists()
@@ -89,12 +88,12 @@ impl Journals {
         }))
     }
 
-    /// The journal that accepts what this node accepts.
+    /// The journal that receives new invocations of this node.
     pub fn own(&self) -> Journal {
         self.0.own.lock().journal.clone()
     }
 
-    /// The journal of this name, if the node runs it and no other node has taken it over.
+    /// Returns the journal with this name, if the node runs it and no other node has taken it over.
     pub fn named(&self, name: &str) -> Option<Journal> {
         let is_own = self.0.named.as_ref().is_some_and(|named| named.own == name);
         let found = match is_own {
@@ -104,8 +103,8 @@ impl Journals {
         found.filter(|journal| !journal.is_taken())
     }
 
-    /// What accepts the runs of schedules: the own journal, or for a name that one, while this node
-    /// runs it.
+    /// Returns the acceptor for the runs of schedules: the node's own journal, or with a name, the
+    /// journal of that name while this node runs it.
     pub fn accepting(&self, name: Option<String>) -> Arc<dyn Accept> {
         match name {
             None => Arc::new(self.clone()),
@@ -113,23 +112,23 @@ impl Journals {
         }
     }
 
-    /// Sets what publishes results, of all journals.
+    /// Sets the publisher of results for all journals.
     pub fn set_publish(&self, publish: Arc<dyn Publish>) {
         self.own().set_publish(publish.clone());
         let _ = self.0.publish.set(publish);
     }
 
-    /// Begins to run the own journal, and each further one from when it is taken. `run` starts
-    /// [`crate::run`].
+    /// Starts running the node's own journal, and each further journal when it is taken. `run`
+    /// starts [`crate::run`].
     pub fn run(&self, run: impl Fn(Journal) -> JoinHandle<()> + Send + Sync + 'static) {
         let mut own = self.0.own.lock();
         own.task = Some(run(own.journal.clone()));
         let _ = self.0.run.set(Box::new(run));
     }
 
-    /// Takes the journal of this name and runs it, until another node takes it or it is given back.
-    /// A journal that this node runs already stays; its own is opened again if another node had
-    /// taken it.
+    /// Takes the journal of this name and runs it until another node takes it or it is given back.
+    /// A journal that this node already runs is left as it is. The node's own journal is opened
+    /// again if another node had taken it.
     pub async fn take(&self, name: &str) -> Result<(), Problem> {
         let named = self.0.named.as_ref().ok_or_else(not_named)?;
         let _turn = self.0.taking.lock().await;
@@ -147,10 +146,11 @@ impl Journals {
             return Err(refused(&AcceptError::Stopping));
         }
         let (folder, path) = match is_own {
-            // The former journal writes nothing to the file any more.
+            // The former journal no longer writes to this file, so the new one can use it.
             true => (None, own.path()),
             false => {
-                // A former journal of this name may still end.
+                // A former journal of this name may still be ending, so the new one needs a
+                // separate folder.
                 let folder = named.folder.join(format!("{name}.{}", unix_ms()));
                 std::fs::create_dir_all(&folder).map_err(|error| {
                     let text = format!("{}: {error}", folder.display());
@@ -184,8 +184,8 @@ impl Journals {
         Ok(())
     }
 
-    /// Ends to run another journal; returns when its attempts have ended and the log has their ends.
-    /// What has not ended stays in the log for the next node.
+    /// Stops running another journal. Returns when its attempts have ended and the log has recorded
+    /// their ends. Invocations that have not ended stay in the log for the next node.
     pub async fn give_back(&self, name: &str) -> Result<(), Problem> {
         let named = self.0.named.as_ref().ok_or_else(not_named)?;
         if named.own == name {
@@ -213,7 +213,7 @@ impl Journals {
             journal.flush().await;
         }
         self.0.past.lock().add_past(&journal.figures());
-        // The end of its threads blocks.
+        // Waiting for the journal's threads blocks.
         let ended = tokio::task::spawn_blocking(move || {
             drop(journal);
             if let Some(folder) = folder
@@ -225,7 +225,7 @@ impl Journals {
         let _ = ended.await;
     }
 
-    /// The journals that a log keeps, for people and programs; empty without one.
+    /// The status of the journals, for people and programs. Empty if no log keeps the journals.
     pub async fn status(&self) -> JournalList {
         let Some(named) = &self.0.named else { return JournalList::default() };
         let status = self.members(&named.own).into_iter().map(|(name, own, journal)| async move {
@@ -243,7 +243,7 @@ impl Journals {
         JournalList { journals: join_all(status).await }
     }
 
-    /// Every journal with its name, and whether it is the own one.
+    /// Returns every journal with its name, and whether it is the node's own.
     fn members(&self, own: &str) -> Vec<(String, bool, Journal)> {
         let mut all = vec![(own.to_owned(), true, self.own())];
         let others = self.0.others.lock();
@@ -251,7 +251,7 @@ impl Journals {
         all
     }
 
-    /// The own journal, and the others that this node still owns.
+    /// Returns the own journal, and the other journals that this node still owns.
     fn all(&self) -> Vec<Journal> {
         let mut all = vec![self.own()];
         let others = self.0.others.lock();
@@ -260,7 +260,7 @@ impl Journals {
         all
     }
 
-    /// The first answer of a journal that is one.
+    /// Asks the journals in turn, and returns the first real answer.
     async fn first<T, F>(
         &self,
         ask: impl Fn(Journal) -> F,
@@ -287,7 +287,7 @@ impl Journals {
         self.first(ask, Option::is_some, None).await
     }
 
-    /// As [`Journal::list`], of all journals.
+    /// As [`Journal::list`], over all journals.
     pub async fn list(
         &self,
         functions: Option<Vec<String>>,
@@ -349,7 +349,8 @@ impl Journals {
         self.first(ask, |steps| !steps.is_empty(), Vec::new()).await
     }
 
-    /// The journal in which an invocation runs; the own one if none knows it.
+    /// Returns the journal in which an invocation runs, or the own journal if the invocation is
+    /// unknown.
     fn running(&self, id: InvocationId) -> Journal {
         let all = self.all();
         all.iter().find(|journal| journal.running(id).is_some()).unwrap_or(&all[0]).clone()
@@ -374,7 +375,6 @@ impl Journals {
         self.running(id).keep_step(id, key, value).await
     }
 
-    /// The figures of all journals together.
     pub fn figures(&self) -> Figures {
         let mut sum = *self.0.past.lock();
         for journal in self.all() {
@@ -386,12 +386,12 @@ impl Journals {
         sum
     }
 
-    /// Accepts nothing and begins nothing from now on.
+    /// Stops accepting invocations and starting attempts.
     pub fn stop(&self) {
         self.all().iter().for_each(Journal::stop);
     }
 
-    /// Waits until nothing runs any more, after [`Journals::stop`].
+    /// Waits until nothing runs any more. Call [`Journals::stop`] first.
     pub async fn all_ended(&self) {
         let others = std::mem::take(&mut *self.0.others.lock());
         let own = self.0.own.lock().task.take();
@@ -404,7 +404,7 @@ impl Journals {
         tokio::join!(own, join_all(closing));
     }
 
-    /// As [`Journal::flush`], for the own journal; the others have ended by then.
+    /// As [`Journal::flush`], for the own journal. The other journals have ended by then.
     pub async fn flush(&self) {
         self.own().flush().await;
     }
@@ -427,7 +427,7 @@ impl Accept for Journals {
     }
 }
 
-/// Accepts into the journal of a name, while this node runs it.
+/// Accepts invocations into the journal of the given name while this node runs it.
 struct Accepting {
     journals: Journals,
     name: String,

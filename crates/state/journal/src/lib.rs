@@ -1,26 +1,27 @@
 //! The invocations that a node has accepted and runs later: asynchronous calls, messages,
-//! schedules, and the results that are sent on.
+//! schedules, and requests that deliver results.
 //!
-//! An invocation is on disk before its caller learns that it was accepted, and it is run until it
-//! has ended. It runs at least once; an attempt that a crash interrupts is repeated. This crate
-//! must not know fronts, the engine's inside, or the management API. It calls functions through an
-//! `Invoker`.
+//! The node writes an invocation to disk before it tells the caller that the invocation was
+//! accepted, and keeps trying until the invocation has ended. Each invocation runs at least once:
+//! the node repeats an attempt that a crash interrupted. This crate must not know fronts, the
+//! engine's inside, or the management API. It calls functions through an `Invoker`.
 //!
-//! [`Journal`] is the handle of one journal, [`Journals`] that of all that a node runs. [`records`]
-//! is its file, [`pending`] decides what runs next (pure), [`run`] runs it, and `mote_core::retry`
-//! decides what follows an attempt (pure). [`Deferring`] is the layer in front of the engine that
-//! accepts requests whose callers do not want to wait.
+//! [`Journal`] is the handle of one journal, and [`Journals`] the handle of all journals that a
+//! node runs. [`records`] is the journal's file, [`pending`] decides what runs next (pure), [`run`]
+//! runs it, and `mote_core::retry` decides what follows an attempt (pure). [`Deferring`] is the
+//! layer in front of the engine that accepts requests whose callers do not want to wait.
 //!
 //! The files:
 //!
-//! - `journal.rs`, `journals.rs`: one journal, and those that a node runs in place of lost nodes
+//! - `journal.rs`, `journals.rs`: one journal; all journals of a node, including those taken over
+//!   from lost nodes
 //! - `front.rs`: `Prefer: respond-async` and `/_invocations`
-//! - `room.rs`: what functions and namespaces may hold (pure)
-//! - `runner.rs`: runs a record, settles it, sends its result on
+//! - `room.rs`: how many unfinished invocations functions and namespaces may have (pure)
+//! - `runner.rs`: runs a record, settles it, and sends its result to its destination
 //! - `steps.rs`: the records of runs of chains
 //! - `view.rs`: the JSON
-//! - `replica/`, `replicated.rs`: the rows in a log outside of the machine
-//! - `nats/`, `nats_log.rs`: the connection to NATS, and that log in a stream of it
+//! - `replica/`, `replicated.rs`: copies the rows to a log outside of the machine
+//! - `nats/`, `nats_log.rs`: the connection to NATS, and such a log in a NATS stream
 
 mod forgetting;
 mod front;

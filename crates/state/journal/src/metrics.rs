@@ -9,7 +9,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::Journals;
 
-/// Reads the figures of all journals together.
 pub struct JournalMetrics(pub Journals);
 
 impl fmt::Debug for JournalMetrics {

@@ -1,7 +1,7 @@
-//! The journal of a node in a stream of NATS JetStream.
+//! The journal of a node in a NATS JetStream stream.
 //!
-//! [`NatsLog`] is the journal's log over a connection to NATS. It must know neither what the
-//! messages say nor the protocol of NATS.
+//! [`NatsLog`] implements the journal's log over a connection to NATS. It must know neither the
+//! meaning of the messages nor the protocol of NATS.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -18,25 +18,25 @@ const PAGE: u32 = 2_000;
 
 const NAME_BYTES_MAX: usize = 64;
 
-/// Whether a journal can have this name, which becomes a part of the stream's name.
+/// Whether a journal can have this name. The name becomes a part of the stream's name.
 pub fn is_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-/// The stream of a journal.
+/// The log of a journal in a NATS stream.
 pub struct NatsLog {
     nats: Nats,
     runtime: Handle,
     stream: String,
-    /// The beginning of its subjects.
+    /// The prefix of the stream's subjects.
     prefix: String,
     /// Whether the stream is known to exist.
     is_ensured: bool,
 }
 
 impl NatsLog {
-    /// The stream of the journal `name`. Nothing is sent yet.
+    /// The log in the stream of the journal `name`. Nothing is sent yet.
     pub fn new(nats: Nats, runtime: Handle, name: &str) -> Self {
         let stream = format!("MOTE_JOURNAL_{name}");
         let prefix = format!("mote.journal.{name}.");
@@ -76,8 +76,8 @@ impl NatsLog {
     }
 }
 
-/// What a node needs whose journals are in NATS: its own one is `own`, and the files of others are in
-/// `folder`. `node` is what other nodes say about this one.
+/// The settings for a node whose journals are in NATS. The node's own journal is named `own`, the
+/// files of other journals are in `folder`, and other nodes show this node as `node`.
 pub fn named(nats: Nats, runtime: Handle, own: String, folder: PathBuf, node: String) -> Named {
     let replication = move |name: &str| {
         let nats = nats.clone();
@@ -108,7 +108,7 @@ impl Log for NatsLog {
 
     fn last(&mut self) -> Result<u64, LogError> {
         self.ensure()?;
-        // No message has this place, so only the state of the stream is read.
+        // No message has this place, so the answer contains only the state of the stream.
         self.wait(self.nats.read(self.page(u64::MAX))).map(|(_, last)| last)
     }
 

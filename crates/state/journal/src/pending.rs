@@ -1,27 +1,27 @@
 //! Decides which accepted invocation runs next. Pure: the time is an argument.
 //!
-//! Namespaces take turns, and the functions of each. A function has a share of what may run at
-//! once, so that no function blocks the others. So has a namespace, once there is one besides the
-//! default one. Requests that carry results of a function take turns by the host that receives
-//! them, and each host has a share of the function's, so that a host that does not answer delays
-//! only its own. Invocations with the same order key run one after another in the order of their
-//! numbers; an invocation that waits for another attempt holds back those behind it.
+//! Namespaces take turns, and within a namespace its functions take turns. A function may use only
+//! a share of the places, so that no function blocks the others. Once a namespace other than the
+//! default one has had an entry, each namespace is limited too. Requests that carry the results of
+//! a function take turns by receiving host. Each host has a share of the places for the function's
+//! results, so that a host that does not answer delays only its own requests. Invocations with the
+//! same order key run one after another in the order of their numbers. An invocation that waits for
+//! another attempt holds back the later invocations with its order key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::room::namespace_of;
 
-/// The number of a record in the journal. Records are accepted in the order of their numbers.
+/// The number of a record in the journal. The numbers follow the order of acceptance.
 pub type Number = i64;
 
-/// What the share of requests with results has behind the name of their function; the host that
-/// receives them follows.
+/// Separates the function's name from the receiving host in the name of a share for results.
 pub(crate) const RESULTS: &str = " results";
-/// Results of one function that are sent at once.
+/// The most results of one function that are sent at once.
 const RESULTS_OF_ONE_MAX: usize = 32;
 
-/// The function whose results a share is for, if it is one of results.
+/// Returns the function, if the share is one for results.
 fn results_of(share: &str) -> Option<&str> {
     share.split_once(RESULTS).map(|(function, _)| function)
 }
@@ -29,13 +29,12 @@ fn results_of(share: &str) -> Option<&str> {
 /// An invocation that waits or runs.
 #[derive(Debug)]
 pub struct Entry<T> {
-    /// The function that it belongs to, which bounds how many run at once.
+    /// The function that the entry counts against. Its share limits how many run at once.
     pub function: Arc<str>,
-    /// Its order key.
     pub order: Option<Arc<str>>,
-    /// When it may run, on the caller's clock in milliseconds.
+    /// The earliest time to run, on the caller's clock in milliseconds.
     pub due_ms: u64,
-    /// What the caller keeps with it.
+    /// The caller's data for this entry.
     pub data: T,
 }
 
@@ -45,24 +44,25 @@ pub struct Pending<T> {
     total_max: usize,
     running: usize,
     entries: HashMap<Number, Entry<T>>,
-    /// Entries whose time has not come.
+    /// Entries whose time to run has not come.
     timers: BTreeSet<(u64, Number)>,
     functions: HashMap<Arc<str>, Function>,
-    /// By name; that of the default one is empty.
+    /// Namespaces by name. The default namespace has the empty name.
     namespaces: HashMap<Arc<str>, Namespace>,
-    /// Requests with results that run, by the function that they are of.
+    /// How many requests with results are running, by the function that produced the results.
     results: HashMap<Arc<str>, usize>,
-    /// Namespaces with ready entries; the next one is first.
+    /// Namespaces with ready entries, in the order of their turns.
     turns: VecDeque<Arc<str>>,
-    /// Whether there was an entry of a function of a namespace.
+    /// Whether a function of a namespace other than the default one has ever had an entry.
     is_shared: bool,
-    /// Entries by function and order key, in their order; the first one of each may run.
+    /// Entries by function and order key, in order of their numbers. Only the first of each may
+    /// run.
     orders: HashMap<(Arc<str>, Arc<str>), BTreeSet<Number>>,
 }
 
 #[derive(Debug, Default)]
 struct Function {
-    /// By number, so that an entry that was delayed runs before later ones.
+    /// By number, so that a delayed entry runs before the entries accepted after it.
     ready: BTreeMap<Number, ()>,
     running: usize,
     has_turn: bool,
@@ -70,14 +70,14 @@ struct Function {
 
 #[derive(Debug, Default)]
 struct Namespace {
-    /// Functions with ready entries; the next one is first.
+    /// Functions with ready entries, in the order of their turns.
     turns: VecDeque<Arc<str>>,
     running: usize,
     has_turn: bool,
 }
 
 impl<T> Pending<T> {
-    /// At most `total_max` entries run at once.
+    /// Creates an empty queue from which at most `total_max` entries run at once.
     pub fn new(total_max: usize) -> Self {
         Self {
             total_max,
@@ -93,17 +93,16 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Entries that wait or run.
+    /// The number of entries that wait or run.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether nothing waits or runs.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Adds an entry that waits. Its number is larger than that of all earlier entries with its
+    /// Adds a waiting entry. Its number must be larger than those of all earlier entries with its
     /// order key.
     pub fn add(&mut self, number: Number, entry: Entry<T>) {
         self.is_shared |= !namespace_of(&entry.function).is_empty();
@@ -115,19 +114,19 @@ impl<T> Pending<T> {
         self.entries.insert(number, entry);
     }
 
-    /// An entry.
     pub fn get_mut(&mut self, number: Number) -> Option<&mut Entry<T>> {
         self.entries.get_mut(&number)
     }
 
-    /// The time of the next entry whose time has not come.
+    /// Returns the time of the next timer: the earliest entry whose time to run has not come.
     pub fn next_due_ms(&self) -> Option<u64> {
         self.timers.first().map(|(due_ms, _)| *due_ms)
     }
 
-    /// The next entry that may run at `now_ms`; it counts as running until [`Pending::again`] or
-    /// [`Pending::remove`]. `share_of` is the number of a function's entries that may run at once, of
-    /// which the next one has this data; 0 lets them wait.
+    /// Returns the next entry that may run at `now_ms`. The entry counts as running until
+    /// [`Pending::again`] or [`Pending::remove`]. `share_of` receives a function and the data of
+    /// its next entry, and returns how many entries of the function may run at once. 0 keeps them
+    /// waiting.
     pub fn next(&mut self, now_ms: u64, share_of: impl Fn(&str, &T) -> usize) -> Option<Number> {
         self.wake(now_ms);
         if self.running >= self.total_max {
@@ -155,15 +154,16 @@ impl<T> Pending<T> {
         None
     }
 
-    /// Whether another entry of a namespace may run. A namespace may use as many places as are free,
-    /// and the default one three times as many, so that some are free for others.
+    /// Whether another entry of a namespace may run. A namespace may use as many places as are
+    /// free, and the default one three times as many, so that some places always stay free for
+    /// other namespaces.
     fn has_room(&self, namespace: &str) -> bool {
         let free = self.total_max - self.running;
         let most = if namespace.is_empty() { 3 * free } else { free };
         self.namespaces.get(namespace).is_some_and(|namespace| namespace.running < most)
     }
 
-    /// The next entry of a namespace that may run.
+    /// Takes the next entry of a namespace that may run.
     fn next_of(
         &mut self,
         namespace: &str,
@@ -200,8 +200,8 @@ impl<T> Pending<T> {
         None
     }
 
-    /// Moves entries whose time has come to the ready ones of their function, unless an earlier one
-    /// with their order key has not ended.
+    /// Moves entries whose time has come to their function's ready entries. An entry stays behind
+    /// while an earlier entry with its order key has not ended.
     fn wake(&mut self, now_ms: u64) {
         while let Some(&(due_ms, number)) = self.timers.first()
             && due_ms <= now_ms
@@ -217,7 +217,7 @@ impl<T> Pending<T> {
             let key = (entry.function.clone(), order.clone());
             let first = self.orders.get(&key).and_then(|numbers| numbers.first());
             if first != Some(&number) {
-                // It is made ready when the one before it ends.
+                // The end of the entry before it makes this one ready.
                 return;
             }
         }
@@ -230,7 +230,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// A function takes its turn after the others of its namespace.
+    /// Puts a function behind the other functions of its namespace.
     fn take_turn(&mut self, function: Arc<str>) {
         let name = namespace_of(&function);
         if !self.namespaces.contains_key(name) {
@@ -244,7 +244,7 @@ impl<T> Pending<T> {
         namespace.turns.push_back(function);
     }
 
-    /// An entry that ran waits until `due_ms` for another attempt.
+    /// Makes an entry that ran wait until `due_ms` for another attempt.
     pub fn again(&mut self, number: Number, due_ms: u64) {
         let Some(entry) = self.entries.get_mut(&number) else { return };
         entry.due_ms = due_ms;
@@ -253,7 +253,7 @@ impl<T> Pending<T> {
         self.has_run(&name);
     }
 
-    /// Removes an entry; `ran` says whether it was running.
+    /// Removes an entry. `ran` says whether it was running.
     pub fn remove(&mut self, number: Number, ran: bool) -> Option<Entry<T>> {
         let entry = self.entries.remove(&number)?;
         self.timers.remove(&(entry.due_ms, number));
@@ -372,7 +372,7 @@ mod tests {
         pending.add(1_000, entry("f results answers", None, 0));
         pending.add(1_001, entry("f", None, 0));
         assert_eq!(begun(&mut pending, 0), [1_000, 1_001]);
-        // Many such hosts use the share of the function, and take turns in it.
+        // Many such hosts share the function's places, and take turns.
         for n in 2_000..2_040 {
             pending.add(n, entry(&format!("f results host{n}"), None, 0));
         }

@@ -1,4 +1,4 @@
-//! What the journal keeps of one invocation, and the bytes in which it keeps the request.
+//! The journal's data about one invocation, and the byte format of the stored request.
 
 use bytes::Bytes;
 use mote_core::InvocationId;
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::pending::Number;
 
-/// What is done when a record runs.
+/// What happens when a record runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     Invoke(Deferred),
-    /// The result of an invocation is sent to an address or a topic.
+    /// Sends the result of an invocation to an address or a topic.
     Post(Post),
 }
 
@@ -25,16 +25,16 @@ pub enum Destination {
     Url(String),
     /// A message at an MQTT broker.
     Topic {
-        /// The topic and how it is published; nothing in it stands for anything else any more.
+        /// The topic and how to publish to it. All placeholders have been replaced.
         topic: Topic,
         connection: Connection,
     },
 }
 
-/// A request or a message of the node's own that carries the result of an invocation.
+/// A request or a message from the node that carries the result of an invocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Post {
-    /// The function whose result it carries.
+    /// The function that produced the result.
     pub function: String,
     pub to: Destination,
     /// Header block (see [`Head`]).
@@ -43,7 +43,7 @@ pub struct Post {
 }
 
 impl Post {
-    /// The host that receives it, in lower case; `None` for a topic.
+    /// The host that receives the request, in lower case; `None` for a topic.
     pub(crate) fn host(&self) -> Option<String> {
         let Destination::Url(url) = &self.to else { return None };
         mote_outgoing::check(url).ok()?.host().map(str::to_ascii_lowercase)
@@ -58,7 +58,6 @@ impl Work {
         }
     }
 
-    /// The order key.
     pub fn order(&self) -> Option<&str> {
         match self {
             Work::Invoke(deferred) => deferred.order.as_deref(),
@@ -66,7 +65,6 @@ impl Work {
         }
     }
 
-    /// The idempotency key.
     pub fn key(&self) -> Option<&str> {
         match self {
             Work::Invoke(deferred) => deferred.key.as_deref(),
@@ -74,7 +72,7 @@ impl Work {
         }
     }
 
-    /// When it may run, in milliseconds since 1970; 0 for at once.
+    /// The earliest time to run, in milliseconds since 1970; 0 for at once.
     pub fn due_unix_ms(&self) -> u64 {
         match self {
             Work::Invoke(deferred) => deferred.due_unix_ms,
@@ -82,7 +80,7 @@ impl Work {
         }
     }
 
-    /// About the bytes of memory that it occupies.
+    /// Roughly how many bytes of memory the work occupies.
     pub fn bytes(&self) -> usize {
         match self {
             Work::Invoke(deferred) => deferred.head.bytes() + deferred.body.len(),
@@ -102,10 +100,9 @@ impl Work {
 pub struct NewRecord {
     pub id: InvocationId,
     pub work: Work,
-    /// When it was accepted, in milliseconds since 1970.
+    /// When the invocation was accepted, in milliseconds since 1970.
     pub accepted_ms: u64,
-    /// Results that led to each other before it: an invocation whose result goes to a function is
-    /// one step.
+    /// How many results were passed on, from one function to the next, before this record.
     pub depth: u32,
 }
 
@@ -114,38 +111,38 @@ pub struct Waiting {
     pub number: Number,
     pub id: InvocationId,
     pub function: String,
-    /// Its order key.
     pub order: Option<String>,
-    /// When it may run, in milliseconds since 1970; 0 for at once.
+    /// The earliest time to run, in milliseconds since 1970; 0 for at once.
     pub due_ms: u64,
-    /// From when on its age is counted: its acceptance, or the time for which it was accepted.
+    /// The time from which the record's age is counted: the later of its acceptance and its due
+    /// time.
     pub since_ms: u64,
     /// Attempts so far.
     pub attempts: u32,
-    /// Bytes of its request on disk.
+    /// Bytes of the request on disk.
     pub bytes: u64,
-    /// Whether it carries a result, instead of invoking a function.
+    /// Whether the record carries a result instead of invoking a function.
     pub is_post: bool,
 }
 
-/// What a journal has of one schedule of a function.
+/// The journal's data about one schedule of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduleRun {
-    /// The schedule, as its keys name it.
+    /// The identity of the schedule, as it appears in the idempotency keys.
     pub identity: u64,
-    /// The newest time that was accepted, in milliseconds since 1970.
+    /// The newest accepted time of the schedule, in milliseconds since 1970.
     pub newest_due_ms: i64,
-    /// Its invocations that have not ended.
+    /// The schedule's invocations that have not ended.
     pub waiting: Vec<InvocationId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It has not ended.
+    /// The invocation has not ended.
     Waiting = 0,
     /// The function has answered.
     Succeeded = 1,
-    /// It has failed for good and is kept as a dead letter.
+    /// The invocation has failed for good and is kept as a dead letter.
     Dead = 2,
     Cancelled = 3,
 }
@@ -164,9 +161,9 @@ impl State {
 /// How the last attempt at a record ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LastAttempt {
-    /// Attempts, this one included.
+    /// Number of attempts, including this one.
     pub attempts: u32,
-    /// When it began, in milliseconds since 1970.
+    /// When the attempt began, in milliseconds since 1970.
     pub began_ms: u64,
     pub ended_ms: u64,
     /// The status of the function's answer, or of the fault.
@@ -177,7 +174,7 @@ pub struct LastAttempt {
     pub detail: Option<String>,
     /// Header block of the answer.
     pub fields: Bytes,
-    /// Its body; `None` if it was longer than the journal keeps.
+    /// Body of the answer; `None` if it was longer than the journal keeps.
     pub body: Option<Bytes>,
 }
 
@@ -190,17 +187,16 @@ pub struct Stored {
     /// The source of the invocation; `None` for a request that carries a result.
     pub trigger: Option<Trigger>,
     pub state: State,
-    /// When it was accepted, in milliseconds since 1970.
+    /// When the invocation was accepted, in milliseconds since 1970.
     pub accepted_ms: u64,
-    /// When it may run, or run again; 0 for at once.
+    /// The earliest time of the first or next attempt; 0 for at once.
     pub due_ms: u64,
-    /// The idempotency key.
     pub key: Option<String>,
     /// The last attempt, if there was one.
     pub last: Option<LastAttempt>,
 }
 
-/// The part of a request that is neither its fields nor its body.
+/// The part of a stored request that is neither header fields nor body.
 #[derive(Serialize, Deserialize)]
 struct Description {
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -227,22 +223,20 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// What a stored request needs from the columns of its record.
+/// What decoding a stored request needs from the columns of its record.
 #[derive(Debug, Clone)]
 pub struct Columns {
     pub function: String,
-    /// The number of its trigger; 0 for a [`Post`].
+    /// The number of the trigger; 0 for a [`Post`].
     pub trigger: u8,
-    /// Its idempotency key.
     pub key: Option<String>,
-    /// Its order key.
     pub order: Option<String>,
-    /// When it may run.
+    /// The earliest time to run.
     pub due_ms: u64,
 }
 
-/// The bytes of a request: length and text of its description in JSON, length and bytes of its
-/// header fields, its body.
+/// Encodes a request: length and text of its description in JSON, length and bytes of its header
+/// fields, then its body.
 pub fn encode(work: &Work, depth: u32) -> Vec<u8> {
     let (description, fields, body) = match work {
         Work::Invoke(deferred) => {
@@ -298,7 +292,7 @@ pub fn encode(work: &Work, depth: u32) -> Vec<u8> {
     bytes
 }
 
-/// The work and depth that [`encode`] wrote; `None` if these are not such bytes.
+/// Decodes the work and depth that [`encode`] wrote. Returns `None` for other bytes.
 pub fn decode(bytes: &Bytes, columns: Columns) -> Option<(Work, u32)> {
     let mut rest = bytes.clone();
     let mut part = || {

@@ -1,8 +1,8 @@
 //! The records on disk: SQLite behind a group committer.
 //!
-//! A record that is accepted is on disk before its future resolves. The end of an attempt is written
-//! without a sync of its own, because the loss of that note at a power cut only means that the
-//! invocation runs once more.
+//! The future of an accepted record resolves after the record is on disk. The end of an attempt is
+//! written without a sync. If a power cut loses that note, the only harm is that the invocation
+//! runs once more.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::record::{
 
 use crate::replica::{self, ReplicaState, Replication};
 
-/// The steps that make the tables. `trigger` 0 is a request that carries a result.
+/// The steps that create the tables. A record with `trigger` 0 is a request that carries a result.
 const STEPS: Steps = &[
     "
 CREATE TABLE records (
@@ -70,12 +70,12 @@ ALTER TABLE activations ADD COLUMN progress BLOB;
 ",
 ];
 
-/// Refuses a journal that a newer version of `mote` made, and writes nothing. Blocks.
+/// Fails, without writing, if a newer version of `mote` made the journal. Blocks.
 pub fn refuse_newer(path: &std::path::Path) -> Result<(), mote_store::StoreError> {
     mote_store::commit::refuse_newer(path, STEPS)
 }
 
-/// A result of the journal's file.
+/// The future result of a job on the journal's file.
 pub type Answer<T> = BoxFuture<'static, Result<T, CommitError>>;
 
 /// The journal's file.
@@ -84,56 +84,56 @@ pub struct Records {
     committer: Committer,
 }
 
-/// The answer to a record that was offered.
+/// The answer to an offered record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inserted {
-    /// Its number, or that of the earlier record with the same key.
+    /// The record's number, or that of the earlier record with the same key.
     pub number: Number,
     pub id: InvocationId,
-    /// False if an earlier record has the same key.
+    /// Whether the record was stored. False if an earlier record has the same key.
     pub is_new: bool,
-    /// Whether that earlier record is another request.
+    /// Whether the earlier record with the same key is a different request.
     pub differs: bool,
 }
 
-/// The end of a record, and what follows from it.
+/// The end of a record, and the records that follow from it.
 #[derive(Debug)]
 pub struct Settled {
-    /// The record.
     pub number: Number,
     pub state: State,
-    /// The attempt that ended it; `None` if it never ran.
+    /// The attempt that ended the record; `None` if the record never ran.
     pub last: Option<LastAttempt>,
-    /// Records that carry its result on; they are kept with the same commit.
+    /// Records that deliver the result. The same commit stores them.
     pub following: Vec<NewRecord>,
 }
 
-/// What may be kept of ended records.
+/// Limits on the ended records that are kept.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Ended records that are kept; dead letters are counted apart, with the same number. One
-    /// function may have half. Beyond a bound, the namespace that holds the most loses records first.
+    /// The most ended records without an idempotency key. Dead letters are counted separately,
+    /// against the same number. One function may have half of them. Above the limit, the namespace
+    /// that holds the most loses records first.
     pub records: u64,
-    /// Bytes of their answers and requests; dead letters are counted apart. `None` to leave out this
-    /// bound, which costs the most time to check.
+    /// The most bytes of answers and requests. Dead letters are counted separately, against the
+    /// same number. `None` skips this limit, which is the most expensive one to check.
     pub bytes: Option<u64>,
-    /// Ended records that have an idempotency key are kept beyond that number, up to this one.
+    /// The most ended records with an idempotency key, which do not count in `records`.
     pub keyed: u64,
-    /// Records that ended earlier, in milliseconds since 1970, are removed.
+    /// Records that ended before this time, in milliseconds since 1970, are removed.
     pub ended_before_ms: u64,
-    /// Dead letters that ended earlier are removed.
+    /// Dead letters that ended before this time are removed.
     pub dead_before_ms: u64,
 }
 
 impl Records {
-    /// Opens the file, and makes it if it does not exist. Blocks.
+    /// Opens the file, and creates it if it does not exist. Blocks.
     pub fn open(path: &std::path::Path) -> Result<Self, mote_store::StoreError> {
         let committer = Committer::open(path, STEPS, "mote-journal")?;
         committer.submit(false, replica::leave_log, |_| ());
         Ok(Self { committer })
     }
 
-    /// Opens the file as a view of a log, which keeps the records. Blocks.
+    /// Opens the file as a view of the log that keeps the records. Blocks.
     pub(crate) fn replicated(
         path: &std::path::Path,
         replication: &Replication,
@@ -149,7 +149,7 @@ impl Records {
     ) -> Answer<T> {
         let (answer, answered) = tokio::sync::oneshot::channel();
         self.committer.submit(is_durable, work, |done| {
-            // The caller may have gone.
+            // The caller may have gone away.
             let _ = answer.send(done);
         });
         Box::pin(async move {
@@ -158,8 +158,8 @@ impl Records {
         })
     }
 
-    /// Keeps a record. `done` runs when the record is on disk, on the committer's thread, whether or
-    /// not anything still waits for it; it must not block.
+    /// Keeps a record. `done` runs on the committer's thread once the record is on disk, even if no
+    /// caller waits for it any more. `done` must not block.
     pub fn insert(
         &self,
         record: NewRecord,
@@ -168,7 +168,7 @@ impl Records {
         self.committer.submit_one(true, move |connection| insert(connection, &record), done);
     }
 
-    /// Notes the end of a record. `done` runs as that of [`Records::insert`]; the records in
+    /// Notes the end of a record. `done` runs like that of [`Records::insert`]. The records in
     /// `following` are on disk by then.
     pub fn settle(
         &self,
@@ -182,7 +182,7 @@ impl Records {
         }
     }
 
-    /// Notes that a record is tried again at `due_ms`.
+    /// Notes that a record will be tried again at `due_ms`.
     pub fn postpone(&self, number: Number, due_ms: u64, last: LastAttempt) -> Answer<()> {
         self.run(false, move |connection| {
             let sql = "UPDATE records SET due_ms = ?2, attempts = ?3, began_ms = ?4, ended_ms = ?5,
@@ -202,8 +202,8 @@ impl Records {
         })
     }
 
-    /// The work of a record and its depth; `None` if the record has ended, or if its bytes are not
-    /// valid.
+    /// Returns the work of a record and its depth. Returns `None` if the record has ended or its
+    /// bytes are not valid.
     pub fn work(&self, number: Number) -> Answer<Option<(Work, u32)>> {
         self.run(false, move |connection| {
             let sql = "SELECT function, trigger, key, sequence, due_ms, request FROM records
@@ -224,7 +224,7 @@ impl Records {
         })
     }
 
-    /// The records that wait, in the order of their numbers.
+    /// Returns the waiting records in the order of their numbers.
     pub fn waiting(&self) -> Answer<Vec<Waiting>> {
         self.run(false, |connection| {
             let sql = "SELECT number, id, function, sequence, due_ms, since_ms, attempts,
@@ -263,10 +263,10 @@ impl Records {
         })
     }
 
-    /// Records without their answers, newest first: those of some functions or of all, in a state or in
-    /// any, accepted before `before`. With `by_id` their ids are the order, which several journals
-    /// share: ids begin with the time, and those of the same millisecond are in no order of their own.
-    /// A name that begins with a dot stands for all functions of this namespace.
+    /// Returns records without their answers, newest first. Filters: some functions or all, one
+    /// state or any, accepted before `before`. A name that begins with a dot selects all functions
+    /// of that namespace. With `by_id`, records are ordered by id, an order that several journals
+    /// share: ids begin with the time, and the order within one millisecond has no meaning.
     pub fn list(
         &self,
         functions: Option<Vec<String>>,
@@ -276,7 +276,7 @@ impl Records {
         by_id: bool,
     ) -> Answer<Vec<Stored>> {
         let namespace = functions.iter().flatten().find_map(|name| of_namespace(name));
-        // No name of a function has a slash.
+        // The slash is a safe separator because no function name contains one.
         let functions = functions.map(|names| format!("/{}/", names.join("/")));
         self.run(false, move |connection| {
             let before = before.map(|id| id.0.to_be_bytes().to_vec());
@@ -300,7 +300,7 @@ impl Records {
         })
     }
 
-    /// Whether there is nothing at all.
+    /// Whether the file holds no record and no activation.
     pub fn is_empty(&self) -> Answer<bool> {
         self.run(false, |connection| {
             let sql = "SELECT NOT EXISTS (SELECT 1 FROM records)
@@ -309,7 +309,8 @@ impl Records {
         })
     }
 
-    /// What there is of the schedules of a function; their keys are `schedule/IDENTITY/DUE`.
+    /// Returns what is stored about the schedules of a function. Their keys are
+    /// `schedule/IDENTITY/DUE`.
     pub fn schedule_runs(&self, function: String) -> Answer<Vec<ScheduleRun>> {
         self.run(false, move |connection| {
             let sql = "SELECT substr(key, 10, 16), max(CAST(substr(key, 27) AS INTEGER))
@@ -335,8 +336,8 @@ impl Records {
         })
     }
 
-    /// Makes a dead letter wait again, with all its attempts; `None` if there is no such dead
-    /// letter.
+    /// Makes a dead letter wait again, with all its attempts. Returns `None` if there is no such
+    /// dead letter.
     pub fn revive(&self, id: InvocationId, now_ms: u64) -> Answer<Option<Waiting>> {
         self.run(true, move |connection| {
             let sql = "UPDATE records SET state = 0, due_ms = 0, attempts = 0, since_ms = ?2
@@ -361,8 +362,8 @@ impl Records {
         })
     }
 
-    /// Removes dead letters: one, or all of a function or a namespace, or all. Returns how many there
-    /// were.
+    /// Removes one dead letter, all dead letters of a function or a namespace, or all of them.
+    /// Returns how many it removed.
     pub fn delete_dead(&self, id: Option<InvocationId>, function: Option<String>) -> Answer<usize> {
         self.run(true, move |connection| {
             let id = id.map(|id| id.0.to_be_bytes().to_vec());
@@ -373,7 +374,7 @@ impl Records {
         })
     }
 
-    /// Removes everything that has ended of the functions of a namespace, idempotency keys included.
+    /// Removes all ended records of a namespace's functions, idempotency keys included.
     pub fn forget(&self, namespace: &str) -> Answer<usize> {
         let namespace = format!(".{namespace}@");
         self.run(true, move |connection| {
@@ -382,7 +383,7 @@ impl Records {
         })
     }
 
-    /// Removes ended records beyond the bounds; returns how many dead letters were among them.
+    /// Removes ended records beyond the bounds. Returns how many of them were dead letters.
     pub fn sweep(&self, bounds: Bounds) -> Answer<usize> {
         self.run(false, move |connection| {
             let run = |sql: &str, number: u64| {
@@ -396,7 +397,8 @@ impl Records {
                 "DELETE FROM records WHERE state = 2 AND ended_ms < ?1",
                 bounds.dead_before_ms,
             )?;
-            // No function may push out what others have.
+            // The limit for one function comes first, so that no function pushes out the records of
+            // others.
             for (chosen, places) in [
                 ("state IN (1, 3) AND key IS NULL", bounds.records),
                 ("state IN (1, 3) AND key IS NOT NULL", bounds.keyed),
@@ -416,8 +418,8 @@ impl Records {
         })
     }
 
-    /// Keeps an activation of OpenWhisk; it is on disk when this resolves to its number, which is
-    /// never used again.
+    /// Keeps an activation of OpenWhisk. The activation is on disk when the future resolves to its
+    /// number, which is never used again.
     pub fn keep_activation(&self, record: Vec<u8>) -> Answer<u64> {
         self.run(true, move |connection| {
             let sql = "INSERT INTO activations (record) VALUES (?1)";
@@ -426,7 +428,7 @@ impl Records {
         })
     }
 
-    /// Notes how far a kept activation has got; it is on disk when this resolves.
+    /// Notes the progress of a kept activation. The note is on disk when the future resolves.
     pub fn note_progress(&self, number: u64, progress: Vec<u8>) -> Answer<()> {
         self.run(true, move |connection| {
             let sql = "UPDATE activations SET progress = ?2 WHERE number = ?1";
@@ -434,7 +436,7 @@ impl Records {
         })
     }
 
-    /// What was noted last of a kept activation.
+    /// Returns the last progress noted for a kept activation.
     pub fn progress(&self, number: u64) -> Answer<Option<Vec<u8>>> {
         self.run(false, move |connection| {
             let sql = "SELECT progress FROM activations WHERE number = ?1";
@@ -458,7 +460,7 @@ impl Records {
         })
     }
 
-    /// Number and length in bytes of every kept activation, oldest first.
+    /// Returns the number and the length in bytes of every kept activation, oldest first.
     pub fn activations(&self) -> Answer<Vec<(u64, u64)>> {
         self.run(false, |connection| {
             let sql = "SELECT number, length(record) FROM activations ORDER BY number";
@@ -506,12 +508,14 @@ fn insert(connection: &Connection, record: &NewRecord) -> rusqlite::Result<Inser
     Ok(Inserted { number, id: record.id, is_new: true, differs: false })
 }
 
-/// How the names of functions of a namespace end, with `@` behind them. No tag has a dot.
+/// The text in which the function names of a namespace end, followed by `@`. A tag cannot contain a
+/// dot, so the text does not match within a tag.
 fn of_namespace(name: &str) -> Option<String> {
     name.starts_with('.').then(|| format!("{name}@"))
 }
 
-/// What two requests with one idempotency key must have in common: method, path, query and body.
+/// Hash of what two requests with the same idempotency key must have in common: method, path, query
+/// and body.
 fn digest(work: &Work) -> Vec<u8> {
     use sha2::{Digest as _, Sha256};
     let mut hash = Sha256::new();
@@ -535,7 +539,7 @@ fn settle(connection: &Connection, settled: &Settled) -> rusqlite::Result<Vec<In
             connection.prepare_cached(sql)?.execute(params![number, state, unix_ms() as i64])?;
         }
         Some(last) => {
-            // The request of a dead letter is kept, so that it can be run again.
+            // A dead letter keeps its request so that it can be run again.
             let sql = "UPDATE records SET state = ?2, due_ms = 0, attempts = ?3, began_ms = ?4,
                 ended_ms = ?5, status = ?6, fault = ?7, detail = ?8, fields = ?9, body = ?10,
                 request = CASE ?2 WHEN 2 THEN request END WHERE number = ?1 AND state = 0";
@@ -554,7 +558,7 @@ fn settle(connection: &Connection, settled: &Settled) -> rusqlite::Result<Vec<In
         }
     }
     if settled.state != State::Dead {
-        // Nothing reads the data of its steps any more.
+        // Nothing reads the data of the record's steps any more.
         let sql = "UPDATE records SET steps_bytes = 0 WHERE number = ?1 AND steps > 0";
         if connection.prepare_cached(sql)?.execute([number])? > 0 {
             let sql = "UPDATE steps SET value = NULL WHERE record = ?1";
@@ -564,7 +568,7 @@ fn settle(connection: &Connection, settled: &Settled) -> rusqlite::Result<Vec<In
     settled.following.iter().map(|record| insert(connection, record)).collect()
 }
 
-/// Removes the oldest of the chosen records of each function that has more than `?1` of them.
+/// SQL that removes the oldest chosen records of each function that has more than `?1` of them.
 fn beyond_share(chosen: &str) -> String {
     format!(
         "DELETE FROM records WHERE number IN (SELECT number FROM (
@@ -573,15 +577,17 @@ fn beyond_share(chosen: &str) -> String {
     )
 }
 
-/// The bytes of a record.
+/// SQL for the size of a record in bytes.
 const BYTES: &str = "coalesce(length(body), 0) + coalesce(length(request), 0) + steps_bytes";
 
-/// The namespace of a record as `.NAME.`, and `.` for the default one. No tag has a dot.
+/// SQL for the namespace of a record as `.NAME.`, and `.` for the default namespace. A tag cannot
+/// contain a dot.
 const NAMESPACE: &str = "substr(substr(function, 1, instr(function || '@', '@') - 1) || '.',
     instr(function || '.', '.'))";
 
-/// Removes the oldest of the chosen records, so that the others weigh `most` together. The namespace
-/// that holds the most loses records first, so one with less than an equal share loses none.
+/// Removes the oldest of the chosen records until the rest weigh at most `most` together. The
+/// namespace that holds the most loses records first, so a namespace with less than an equal share
+/// loses none.
 fn keep_newest(
     connection: &Connection,
     chosen: &str,
@@ -602,7 +608,8 @@ fn keep_newest(
     connection.prepare_cached(&sql)?.execute([share.min(i64::MAX as u64) as i64])
 }
 
-/// What each may keep of what it holds, so that all together keep `most`; `None` if they hold no more.
+/// Returns how much each holder may keep so that all together keep at most `most`, or `None` if
+/// they already hold no more than that.
 fn share_of_each(mut held: Vec<u64>, most: u64) -> Option<u64> {
     held.sort_unstable();
     let mut left = most;
@@ -669,8 +676,8 @@ mod tests {
         dead_before_ms: 0,
     };
 
-    /// Sweeps a journal with dead letters and results, each of a function, an age and a length;
-    /// returns what is left, as the numbers of each, from 0.
+    /// Sweeps a journal that holds the given dead letters and results, each with a function, an age
+    /// and a length. `left` lists what must remain, as the numbers of the records counted from 0.
     fn check(bounds: Bounds, held: &[(&str, i64, usize)], left: &[usize]) {
         for (state, key) in [(2, None), (1, None), (1, Some("key"))] {
             let dir = tempfile::tempdir().expect("a folder");
@@ -722,7 +729,7 @@ mod tests {
             ("c.plant", 1, 200),
         ];
         check(ALL, &held, &[0, 1, 3, 4]);
-        // Six records: three of the namespace plant, two of house, and one of the default one.
+        // Three records of the namespace plant, two of house, and one of the default namespace.
         let held = [
             ("f", 9, 1),
             ("a.house", 8, 1),

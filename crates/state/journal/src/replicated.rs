@@ -1,4 +1,4 @@
-//! A journal whose records a log keeps: how it opens, waits, and stops.
+//! How a journal whose records a log keeps opens, waits and stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use mote_core::accept::AcceptError;
 use crate::journal::{Journal, disk};
 use crate::pending::RESULTS;
 
-/// How long a caller waits until the log has confirmed what it asked for.
+/// How long a caller waits for the log to confirm the caller's work.
 const CONFIRM_MAX: Duration = Duration::from_secs(5);
-/// How long a node that stops waits for its log.
+/// How long a stopping node waits for its log.
 const FLUSH_GRACE: Duration = Duration::from_secs(3);
 /// How long a journal with a log waits for functions that its node does not have.
 const FUNCTIONS_GRACE: Duration = Duration::from_secs(3_600);
-/// The pause before another try to open a journal that has a log.
+/// The pause before the next try to open a journal that has a log.
 const OPEN_PAUSE: Duration = Duration::from_secs(1);
 
 impl Journal {
-    /// Opens the journal when its log is there.
+    /// Keeps trying to open the journal until its log can be reached.
     pub(crate) async fn keep_opening(self) {
         let Some(replica) = &self.0.replica else { return };
         loop {
@@ -43,8 +43,8 @@ impl Journal {
         }
     }
 
-    /// Waits until the log has confirmed a piece of work, for as long as a caller waits. If the log is
-    /// known to be away, the work is not even begun.
+    /// Waits until the log has confirmed a piece of work, but not longer than a caller waits. If
+    /// the log is known to be unreachable, the work does not begin.
     pub(crate) async fn confirmed<T>(
         &self,
         work: impl Future<Output = Result<T, AcceptError>>,
@@ -59,14 +59,14 @@ impl Journal {
         })
     }
 
-    /// Waits for a moment until the log has everything that the journal has noted. Call it when
-    /// nothing runs any more.
+    /// Waits briefly until the log has everything that the journal has noted. Call it when nothing
+    /// runs any more.
     pub async fn flush(&self) {
         let (Some(_), Some(records)) = (&self.0.replica, self.opened()) else { return };
         let _ = tokio::time::timeout(FLUSH_GRACE, records.run(true, |_| Ok(()))).await;
     }
 
-    /// Whether the journal can accept and run work, if a log keeps its records.
+    /// Whether the journal can accept and run work. `None` if no log keeps its records.
     pub fn log_state(&self) -> Option<Result<(), AcceptError>> {
         let replica = self.0.replica.as_ref()?;
         Some(match (self.opened(), replica.state.refusal()) {
@@ -76,29 +76,29 @@ impl Journal {
         })
     }
 
-    /// Messages that the log has not confirmed, if there is one.
+    /// Number of messages that the log has not confirmed. `None` without a log.
     pub fn unconfirmed(&self) -> Option<usize> {
         self.0.replica.as_ref().map(|replica| replica.state.unconfirmed())
     }
 
-    /// Whether accepted invocations may begin now.
+    /// Whether accepted invocations may start now.
     pub(crate) fn may_run(&self) -> bool {
         self.0.replica.as_ref().is_none_or(|replica| replica.state.may_run())
     }
 
-    /// Whether invocations of functions that this node does not have wait for them. A node that has
-    /// taken over a journal gets its functions later than its invocations.
+    /// Whether invocations wait for functions that this node does not have. A node that has taken
+    /// over a journal receives its functions later than its invocations.
     pub(crate) fn waits_for_functions(&self) -> bool {
         let opened = self.0.replica.as_ref().and_then(|replica| replica.opened.get());
         opened.is_some_and(|opened| opened.elapsed() < FUNCTIONS_GRACE)
     }
 
-    /// Whether a share is that of requests that carry results.
+    /// Whether the name is that of a share for requests that carry results.
     pub(crate) fn is_share_of_results(function: &str) -> bool {
         function.contains(RESULTS)
     }
 
-    /// Whether another node owns the journal now.
+    /// Whether another node has taken over the journal.
     pub(crate) fn is_taken(&self) -> bool {
         self.0.replica.as_ref().is_some_and(|replica| replica.state.is_taken())
     }

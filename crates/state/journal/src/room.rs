@@ -1,10 +1,11 @@
-//! The room for invocations that have not ended: what functions and namespaces hold of it. Pure.
+//! The room for invocations that have not ended, and how much of it functions and namespaces use.
+//! Pure.
 //!
-//! A function may hold half of the room. Once functions of a namespace have asked for room, each
-//! namespace, the default one included, may hold as much as is free, so one that is busy alone holds
-//! half and two hold a third each. Some room is always free for others in this way. Records that are
-//! counted beyond the bounds may use it up; therefore a namespace with less than half of an equal
-//! share is accepted in any case.
+//! A function may use half of the room. Once a function of a namespace other than the default one
+//! has asked for room, each namespace, the default one included, may use as much as is free. A
+//! namespace that is busy alone then gets half, and two busy namespaces get a third each, so some
+//! room always stays free for others. Records that are counted beyond the limits can use up this
+//! free room. Therefore a namespace with less than half of an equal share is always accepted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,23 +13,24 @@ use std::sync::Arc;
 use mote_core::accept::AcceptError;
 use mote_spec::name;
 
-/// Invocations that have not ended, of all functions, and the bytes of their requests. A function
-/// may use half of each.
+/// The most invocations that have not ended, over all functions, and the most bytes of their
+/// requests. A function may use half of each.
 const RECORDS_MAX: usize = 100_000;
 const BYTES_MAX: u64 = 256 << 20;
 
-/// Who holds how much.
+/// How much of the room each function and namespace uses.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     functions: HashMap<Arc<str>, Used>,
-    /// By the name of the namespace; that of the default one is empty.
+    /// Namespaces by name. The default namespace has the empty name.
     namespaces: HashMap<Arc<str>, Used>,
     total: Used,
-    /// Whether a function of a namespace has asked for room since the node started.
+    /// Whether a function of a namespace other than the default one has asked for room since the
+    /// node started.
     is_shared: bool,
 }
 
-/// Records and bytes that wait or run.
+/// Number and bytes of records that wait or run.
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
     records: usize,
@@ -38,16 +40,16 @@ struct Used {
 /// The most that all functions may use.
 const ALL: Used = Used { records: RECORDS_MAX, bytes: BYTES_MAX };
 
-/// The namespace of a function, of one of its tags or of its share for results; empty for the default
-/// one.
+/// The namespace of a function, or of the name of a tag or a share for results. Empty for the
+/// default namespace.
 pub(crate) fn namespace_of(function: &str) -> &str {
     let (_, namespace) = name::split(function);
     namespace.and_then(|name| name.split(['@', ' ']).next()).unwrap_or_default()
 }
 
 impl Room {
-    /// Reserves room for a record. A tenth of the room is kept for schedules, which nobody on the
-    /// network can fill.
+    /// Reserves room for a record. A tenth of the room is kept for schedules, because requests from
+    /// the network must not fill that part.
     pub(crate) fn reserve(
         &mut self,
         function: &str,
@@ -64,7 +66,7 @@ impl Room {
         Ok(())
     }
 
-    /// Refuses a dead letter that should run again if it belongs to a namespace that holds its share.
+    /// Refuses to run a dead letter again if its namespace has used up its share.
     pub(crate) fn check_again(&self, function: &str) -> Result<(), AcceptError> {
         if namespace_of(function).is_empty() {
             return Ok(());
@@ -72,7 +74,8 @@ impl Room {
         self.check(function, Used { records: 1, bytes: 0 }, tenths(9))
     }
 
-    /// Refuses what does not fit into `limit` for all functions, or into the share of the namespace.
+    /// Fails if the record does not fit into `limit` for all functions, or into the share of its
+    /// namespace.
     fn check(&self, function: &str, more: Used, limit: Used) -> Result<(), AcceptError> {
         let namespace = namespace_of(function);
         if !self.is_shared && namespace.is_empty() {
@@ -97,7 +100,7 @@ impl Room {
         Err(full(own, &format!(" of the namespace {of}"), namespace))
     }
 
-    /// Counts a record, even beyond the bounds.
+    /// Counts a record, even if that exceeds the limits.
     pub(crate) fn take(&mut self, function: &str, bytes: u64) {
         let namespace = namespace_of(function);
         self.is_shared |= !namespace.is_empty();
@@ -109,7 +112,8 @@ impl Room {
         }
     }
 
-    /// Counts further bytes of a record. An error if its function or its namespace has used its share.
+    /// Counts further bytes of a record. Fails if the function or its namespace has used up its
+    /// share.
     pub(crate) fn grow(&mut self, function: &str, bytes: u64) -> Result<(), AcceptError> {
         let more = Used { records: 0, bytes };
         let own = self.functions.get(function).copied().unwrap_or_default();
@@ -124,7 +128,7 @@ impl Room {
         Ok(())
     }
 
-    /// A record has ended.
+    /// Gives back the room of a record that has ended.
     pub(crate) fn release(&mut self, function: &str, bytes: u64) {
         self.total.less(bytes);
         let namespace = namespace_of(function);
@@ -140,8 +144,8 @@ impl Room {
 }
 
 impl Used {
-    /// Whether there is room for more. Bytes of a record that is counted already need no room for a
-    /// record.
+    /// Whether `more` still fits. Further bytes of an already counted record need no room for
+    /// another record.
     fn fits(self, more: Used, limit: Used) -> bool {
         (more.records == 0 || self.records + more.records <= limit.records)
             && self.bytes + more.bytes <= limit.bytes
@@ -164,7 +168,7 @@ fn held_by<'a>(all: &'a mut HashMap<Arc<str>, Used>, name: &str) -> &'a mut Used
     all.get_mut(name).expect("it was just inserted")
 }
 
-/// Callers of a function of a namespace do not learn what others hold.
+/// The error for callers. For a function of a namespace it does not reveal how much others use.
 fn full(used: Used, of: &str, namespace: &str) -> AcceptError {
     let records = used.records;
     let mib = used.bytes >> 20;
@@ -185,7 +189,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// How many MiB two functions of a namespace get, in requests of 1 MiB.
+    /// Returns how many MiB two functions of a namespace get, in requests of 1 MiB.
     fn filled(room: &mut Room, namespace: &str, is_schedule: bool) -> u64 {
         let mut mib = 0;
         for name in ["a", "b"] {

@@ -1,5 +1,5 @@
-//! Runs the records of the journal: one task, which starts an attempt for each record that may run
-//! and settles the record afterwards.
+//! Runs the records of the journal. One task starts an attempt for each record that may run, and
+//! settles the record afterwards.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -27,31 +27,32 @@ use crate::pending::Number;
 use crate::record::{Destination, LastAttempt, NewRecord, Post, State, Work};
 use crate::records::{Settled, unix_ms};
 
-/// The longest answer that the journal keeps.
+/// The longest answer that the journal stores.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// Most bytes that are read of the answer to a result.
+/// The most bytes to read of a receiver's answer to a sent result.
 const POST_ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Results of one function that are sent to one host at once.
+/// The most results of one function that are sent to one host at once.
 const POSTS_OF_ONE_MAX: usize = 4;
-/// Attempts to send a result, and the pause before the second.
+/// The most attempts to send a result, and the pause before the second attempt.
 const POST_ATTEMPTS: u32 = 8;
 const POST_BACKOFF_MS: u64 = 500;
-/// Results that lead to each other; a longer chain is taken for a loop.
+/// How many times a result may be passed on from function to function. A longer chain is treated as
+/// a loop.
 const DEPTH_MAX: u32 = 16;
-/// The pause before another try to note the end of a record on a disk that fails.
+/// The pause before the next try to note the end of a record when the disk fails.
 const DISK_PAUSE: Duration = Duration::from_secs(5);
-/// How often old records are removed, and after how many ends at the latest.
+/// How often old records are removed, and after how many ended records at the latest.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const SWEEP_AFTER: u32 = 20_000;
-/// The same for the bytes of answers.
+/// Old records are also removed after this many bytes of new answers.
 const SWEEP_AFTER_BYTES: u64 = 64 << 20;
-/// How often the journal looks for functions that its node does not have and invocations wait for.
+/// How often the journal checks whether functions that waiting invocations need have arrived.
 const FUNCTIONS_EVERY_MS: u64 = 500;
 
-/// The field that carries the number of an attempt from the second on.
+/// The field that carries the number of the attempt, from the second attempt on.
 pub(crate) const ATTEMPT_FIELD: &[u8] = b"mote-attempt";
 
-/// The field by which a chain says when its run goes on.
+/// The field in which a chain says when its run continues.
 const RESUME_FIELD: &[u8] = b"mote-resume-at";
 
 /// How an attempt ended.
@@ -61,14 +62,14 @@ struct Outcome {
     fields: Bytes,
     body: Option<Bytes>,
     began_ms: u64,
-    /// When a run that pauses goes on, in milliseconds since 1970.
+    /// When a paused run continues, in milliseconds since 1970.
     resume_ms: Option<u64>,
-    /// Whether it is a run of a chain.
+    /// Whether the attempt was a run of a chain.
     is_run: bool,
 }
 
-/// Runs the journal until it stops; attempts that run then are ended by the stop of the engine.
-/// Call it once, on the runtime of the engine.
+/// Runs the journal until it stops. When the engine stops, it ends the attempts that still run.
+/// Call this function once, on the runtime of the engine.
 pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
     let mut attempts = JoinSet::new();
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
@@ -108,13 +109,14 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
             let sweeper = journal.clone();
             let by_bytes = grown_bytes >= SWEEP_AFTER_BYTES;
             (ended, grown_bytes) = (0, 0);
-            // In a task, because invocations begin meanwhile.
+            // Sweeping is a separate task, because invocations must be able to start meanwhile.
             attempts.spawn(async move { sweeper.sweep(by_bytes).await });
         }
     }
 }
 
-/// Takes the next record that may run. Notes whether one waits for a function that is not there.
+/// Takes the next record that may run. Notes in `waits_for_function` whether a record waits for a
+/// missing function.
 fn begin<I: Invoker>(
     journal: &Journal,
     invoker: &I,
@@ -136,8 +138,9 @@ fn begin<I: Invoker>(
     Some((number, ended))
 }
 
-/// How many accepted invocations of a function run at once; 0 if the next of them waits until the
-/// function is deployed. One that has waited too long is tried, which fails and makes it a dead letter.
+/// Returns how many accepted invocations of a function run at once. 0 means that they wait until
+/// the function is deployed. An invocation that has waited too long is tried anyway; the attempt
+/// fails, and the invocation becomes a dead letter.
 fn share_of<I: Invoker>(journal: &Journal, invoker: &I, function: &str, since_ms: u64) -> usize {
     let Some(route) = invoker.route(function, || None) else {
         let is_old = unix_ms().saturating_sub(since_ms) >= AGE_MS_MAX_DEFAULT;
@@ -157,7 +160,8 @@ async fn attempt<I: Invoker>(
     end: oneshot::Receiver<()>,
 ) {
     let Some((work, depth)) = journal.work_of(number).await else {
-        // Its bytes are still on disk, for people to look at; it is not tried again by this run.
+        // The bytes stay on disk for people to look at. This run of the node does not try the
+        // record again.
         tracing::error!(number, "an accepted invocation cannot be read; it is kept");
         journal.ended_now(&mut journal.0.state.lock(), number, true);
         return;
@@ -180,7 +184,8 @@ async fn attempt<I: Invoker>(
     let tried = tokio::select! {
         biased;
         tried = running => Some(tried.unwrap_or_else(|_| {
-            // It would do so again, so it counts as a fault that ends it.
+            // The next attempt would panic again, so the panic counts as a fault that ends the
+            // invocation.
             let message = "the node failed while it ran this invocation".to_owned();
             (Next::Dead, failed(Fault::Internal { message }, began_ms))
         })),
@@ -194,8 +199,8 @@ async fn attempt<I: Invoker>(
         settle(&journal, &at, State::Cancelled, None, Vec::new()).await;
         return;
     }
-    // The stop may have ended the attempt; a run is also refused the steps that it wants to keep when
-    // its journal is given back.
+    // The stop may have ended the attempt. A run of a chain also fails when the journal is given
+    // back, because the journal then refuses its steps.
     let is_broken = outcome.result.is_err() || outcome.is_run && next == Next::Dead;
     if is_broken && journal.is_stopping() {
         next = Next::Kept;
@@ -247,7 +252,7 @@ async fn attempt<I: Invoker>(
     }
 }
 
-/// Lets a run wait for the time at which it goes on.
+/// Makes a run wait until the time at which it continues.
 async fn pause(journal: &Journal, at: &At, resume_ms: u64) {
     let resume_ms = resume_ms.min(unix_ms() + DELAY_MS_MAX);
     if let Some(records) = journal.opened()
@@ -260,7 +265,7 @@ async fn pause(journal: &Journal, at: &At, resume_ms: u64) {
     }
 }
 
-/// False if somebody cancelled the run while its pause was noted.
+/// Returns false if the run was cancelled while its pause was noted.
 fn pause_unless_cancelled(journal: &Journal, at: &At, resume_ms: u64) -> bool {
     let due_ms = journal.now_ms() + resume_ms.saturating_sub(unix_ms());
     let mut memory = journal.0.state.lock();
@@ -276,8 +281,8 @@ fn pause_unless_cancelled(journal: &Journal, at: &At, resume_ms: u64) -> bool {
     true
 }
 
-/// Lets a record wait for another attempt. False if somebody cancelled it while this attempt was
-/// noted.
+/// Makes a record wait for another attempt. Returns false if the record was cancelled while this
+/// attempt was noted.
 fn again_unless_cancelled(journal: &Journal, at: &At, due_ms: u64, counts: bool) -> bool {
     let mut memory = journal.0.state.lock();
     if memory.running.get(&at.number).is_some_and(Option::is_none) {
@@ -317,8 +322,8 @@ async fn tried<I: Invoker>(
             if outcome.resume_ms.is_some() {
                 return (Next::Again { after_ms: 0, counts: false }, outcome);
             }
-            // A chain that ends with such an error would end with it again, unless a function had no
-            // time or no room.
+            // A chain that ended with such an error would end with it again, unless a function had
+            // run out of time or room.
             let is_brief = matches!(outcome.result, Ok(408 | 425 | 429));
             if outcome.is_run && !is_brief && matches!(outcome.result, Ok(400..=499)) {
                 return (Next::Dead, outcome);
@@ -402,7 +407,7 @@ async fn invoke<I: Invoker>(
     (outcome, rules)
 }
 
-/// The head with the number of the attempt, from the second attempt on.
+/// Returns the head with the number of the attempt, from the second attempt on.
 fn with_attempt(head: &Head, attempt: u32) -> Head {
     if attempt < 2 {
         return head.clone();
@@ -417,8 +422,8 @@ fn with_attempt(head: &Head, attempt: u32) -> Head {
     with.finish()
 }
 
-/// The whole answer; `None` if it is longer than the journal keeps. It is read to its end in any
-/// case, because the function has not ended before.
+/// Returns the whole answer, or `None` if it is longer than the journal keeps. The answer is always
+/// read to its end, because the function has not ended before.
 async fn collect(mut body: Body) -> Result<Option<Bytes>, ()> {
     let mut kept = Vec::new();
     let mut fits = true;
@@ -434,7 +439,7 @@ async fn collect(mut body: Body) -> Result<Option<Bytes>, ()> {
     Ok(fits.then(|| kept.into()))
 }
 
-/// Sends a result; also returns whether another attempt would fail in the same way.
+/// Sends a result. Also returns whether another attempt would fail in the same way.
 async fn send(journal: &Journal, post: &Post, began_ms: u64) -> (Outcome, bool) {
     let fault = |text: String| failed(Fault::Internal { message: text }, began_ms);
     let url = match &post.to {
@@ -452,7 +457,8 @@ async fn send(journal: &Journal, post: &Post, began_ms: u64) -> (Outcome, bool) 
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
         {
-            // A result with more fields than a request can carry is sent with those that fit.
+            // If the result has more fields than a request can carry, it is sent with those that
+            // fit.
             let _ = fields.try_append(name, value);
         }
     }
@@ -460,14 +466,14 @@ async fn send(journal: &Journal, post: &Post, began_ms: u64) -> (Outcome, bool) 
     let limit = POST_ANSWER_BYTES_MAX;
     let sent = mote_outgoing::send(Method::POST, &uri, fields, post.body.clone(), outgoing, limit);
     match sent.await {
-        // Too many requests: as if the server had failed.
+        // The receiver has too many requests. This counts like a failure of the receiver.
         Ok((429, ..)) => (answered(503, began_ms), false),
         Ok((status, ..)) => (answered(status, began_ms), false),
         Err(error) => (fault(mote_core::fault::error_chain(&error)), error.is_final()),
     }
 }
 
-/// Publishes a result; the answer is that of `send`.
+/// Publishes a result. Returns the same as `send`.
 async fn publish(
     journal: &Journal,
     post: &Post,
@@ -486,7 +492,7 @@ async fn publish(
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         match name {
             b"content-type" => message.content_type = Some(text(value)),
-            // The text of a fault may be long.
+            // The text is cut, because the text of a fault may be long.
             name => message.user.push((text(name), text(value).chars().take(1_024).collect())),
         }
     }
@@ -507,7 +513,7 @@ fn answered(status: u16, began_ms: u64) -> Outcome {
     }
 }
 
-/// Why a run has failed, from the problem that is its answer.
+/// Returns why a run has failed, from the problem document in its answer.
 fn reason(outcome: &Outcome) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Problem {
@@ -550,7 +556,7 @@ fn last_attempt(at: &At, function: &str, outcome: &Outcome) -> LastAttempt {
     }
 }
 
-/// The records that carry the result of an invocation on.
+/// Returns the records that deliver the result of an invocation.
 fn following<I: Invoker>(
     invoker: &I,
     at: &At,
@@ -597,7 +603,8 @@ fn following<I: Invoker>(
         );
         return all;
     }
-    // A success carries the answer, and a failure carries the request, so that it can be repeated.
+    // After a success the record carries the answer. After a failure it carries the request, so
+    // that the request can be repeated.
     let (of, body) = match succeeded {
         true => (&last.fields[..], last.body.clone().unwrap_or_default()),
         false => (deferred.head.headers(), deferred.body.clone()),
@@ -643,7 +650,7 @@ fn following<I: Invoker>(
     all
 }
 
-/// Sets a field in place of earlier ones of its name.
+/// Sets a field, and removes earlier fields with the same name.
 fn put_field(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     if value.contains(&b'\n') {
         return;
@@ -658,7 +665,8 @@ fn put_field(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     put_header(block, name, value);
 }
 
-/// Notes the end of a record, until the disk has taken it. Its place is free afterwards.
+/// Notes the end of a record, and retries until the disk has stored it. Then frees the record's
+/// place.
 async fn settle(
     journal: &Journal,
     at: &At,
@@ -712,7 +720,7 @@ async fn settle(
     }
 }
 
-/// Monotonic nanoseconds, the clock of all phases.
+/// Monotonic nanoseconds. All phases use this clock.
 fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

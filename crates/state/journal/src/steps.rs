@@ -1,6 +1,6 @@
-//! The steps of runs. A run is an accepted invocation of a chain. The record of each of its steps is
-//! on disk before the next step begins, so that the run continues after a crash with the step that
-//! it had reached.
+//! The steps of runs. A run is an accepted invocation of a chain. Each step is recorded on disk
+//! before the next one begins. After a crash the run therefore continues with the step that it had
+//! reached.
 
 use bytes::Bytes;
 use mote_core::InvocationId;
@@ -12,17 +12,17 @@ use crate::journal::{Journal, disk};
 use crate::pending::Number;
 use crate::records::{Answer, Records, unix_ms};
 
-/// Steps of one run at most, and their bytes.
+/// The most steps of one run, and the most bytes of them.
 const STEPS_MAX: u64 = 10_000;
 const STEPS_BYTES_MAX: u64 = 8 << 20;
-/// Bytes of the steps that are read at once.
+/// The most bytes of steps that are read at once.
 const PAGE_BYTES_MAX: usize = 768 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepKind {
-    /// A call or a message; it took so many milliseconds.
+    /// A call or a message, and how many milliseconds it took.
     Done(u64),
-    /// A time: the end of a wait, or of a timeout. In milliseconds since 1970.
+    /// The end of a wait or of a timeout, in milliseconds since 1970.
     Until(u64),
     Caught,
     /// Something else, such as the winner of branches.
@@ -68,14 +68,14 @@ impl StepKind {
 /// A step without its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Its key: names of tasks, with the numbers of iterations and attempts.
+    /// The step's key: names of tasks, with the numbers of iterations and attempts.
     pub key: String,
-    /// When its record was written, in milliseconds since 1970.
+    /// When the step was recorded, in milliseconds since 1970.
     pub at_ms: u64,
     pub kind: StepKind,
 }
 
-/// Records of steps that are read at once.
+/// Recorded steps that are read at once.
 #[derive(Debug, Clone)]
 pub struct StepPage {
     /// When the run was accepted, in milliseconds since 1970.
@@ -86,7 +86,7 @@ pub struct StepPage {
 }
 
 impl Records {
-    /// The steps of a record whose keys are greater than `after`.
+    /// Returns the steps of a record whose keys are greater than `after`.
     fn step_page(&self, number: Number, after: String) -> Answer<StepPage> {
         self.run(false, move |connection| {
             let sql = "SELECT accepted_ms FROM records WHERE number = ?1";
@@ -113,8 +113,8 @@ impl Records {
         })
     }
 
-    /// Keeps a step; it is on disk when this resolves. False if the record has ended or has as many
-    /// steps as it may have. A step that is known already stays as it is.
+    /// Keeps a step, which is on disk when the future resolves. Returns false if the record has
+    /// ended or already has the most steps allowed. A step that is already known is left unchanged.
     fn keep_step(&self, number: Number, key: String, value: Bytes) -> Answer<bool> {
         self.run(true, move |connection| {
             let bytes = (key.len() + value.len()) as i64;
@@ -144,7 +144,8 @@ impl Records {
         })
     }
 
-    /// The steps of an invocation without their values, in the order in which they were written.
+    /// Returns the steps of an invocation without their values, in the order in which they were
+    /// written.
     fn steps(&self, id: InvocationId) -> Answer<Vec<Step>> {
         self.run(false, move |connection| {
             let sql = "SELECT key, at_ms, kind, number FROM steps
@@ -161,8 +162,8 @@ impl Records {
         })
     }
 
-    /// Notes that a record goes on at `due_ms`. Its attempts and its age are counted anew, because
-    /// it has got further.
+    /// Notes that a record continues at `due_ms`. Its attempts and its age are counted from zero
+    /// again, because the run has made progress.
     pub(crate) fn pause(&self, number: Number, due_ms: u64) -> Answer<()> {
         self.run(false, move |connection| {
             let sql = "UPDATE records SET due_ms = ?2, since_ms = ?2, attempts = 0
@@ -173,7 +174,7 @@ impl Records {
 }
 
 impl Journal {
-    /// The steps of a run that is running; `None` if no such run is.
+    /// Returns the steps of a running run, or `None` if no such run is running.
     pub async fn step_page(
         &self,
         id: InvocationId,
@@ -184,7 +185,7 @@ impl Journal {
         Ok(Some(page))
     }
 
-    /// Keeps the record of a step of a run that is running; it is on disk when this resolves.
+    /// Records a step of a running run. The step is on disk when the future resolves.
     pub async fn keep_step(
         &self,
         id: InvocationId,
@@ -204,7 +205,7 @@ impl Journal {
         }
     }
 
-    /// The steps of an invocation; empty if it has none.
+    /// Returns the steps of an invocation; empty if it has none.
     pub async fn steps(&self, id: InvocationId) -> Result<Vec<Step>, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(Vec::new()) };
         records.steps(id).await.map_err(|error| disk(&error))

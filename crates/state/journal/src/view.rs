@@ -1,4 +1,4 @@
-//! Invocations of the journal as JSON for people and programs.
+//! The journal's invocations as JSON for people and programs.
 
 use mote_api::Problem;
 use mote_api::Timestamp;
@@ -12,14 +12,13 @@ use crate::steps::{Step, StepKind};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
-    /// Somebody on the network who knows the id. The function's own words about its failure are
-    /// left out.
+    /// Somebody on the network who knows the id. The view leaves out the function's own error text.
     Caller,
     /// The owner of the function, over the management API.
     Owner,
 }
 
-/// An invocation as it is shown.
+/// Converts an invocation for its reader.
 pub fn view(shown: &Shown, reader: Reader) -> AcceptedInvocation {
     let stored = &shown.stored;
     let time = |ms: u64| Timestamp::from_unix_ms(ms);
@@ -77,7 +76,7 @@ fn answer(view: &mut AcceptedInvocation, stored: &Stored) {
     }
 }
 
-/// The steps of a run: those that were recorded, and those that run now.
+/// Converts the steps of a run: the recorded ones, and those that are running now.
 pub fn steps(recorded: &[Step], running: Vec<String>) -> Vec<RunStep> {
     let recorded = recorded.iter().map(|step| {
         let (state, took_ms, until) = match step.kind {
@@ -87,7 +86,7 @@ pub fn steps(recorded: &[Step], running: Vec<String>) -> Vec<RunStep> {
             StepKind::Other => (RunStepState::Done, None, None),
         };
         let at = Some(Timestamp::from_unix_ms(step.at_ms));
-        // The last character of some keys says what was recorded of the step.
+        // A trailing character in some keys says what kind of record the step has.
         let key = step.key.trim_end_matches(['@', '!', '+', '=', '?']).to_owned();
         RunStep { step: key, state, at, took_ms, until }
     });
@@ -98,8 +97,8 @@ pub fn steps(recorded: &[Step], running: Vec<String>) -> Vec<RunStep> {
     recorded.chain(running).collect()
 }
 
-/// The problem of an invocation that was not accepted, or of a journal that cannot be read. Callers
-/// from the network do not learn paths and addresses of this node.
+/// The problem to return when an invocation was not accepted or the journal cannot be read. Callers
+/// from the network do not see paths and addresses of this node.
 pub fn problem_of(error: &AcceptError, reader: Reader) -> Problem {
     let mut problem = whole_problem_of(error);
     if reader == Reader::Caller

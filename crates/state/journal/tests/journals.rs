@@ -1,5 +1,5 @@
-//! A node that runs further journals next to its own: those of nodes that are gone, and one that
-//! several nodes hold in turn.
+//! A node that runs further journals next to its own: the journals of lost nodes, and one journal
+//! that several nodes own in turn.
 
 mod file_log;
 mod functions;
@@ -17,7 +17,7 @@ use mote_outgoing::Outgoing;
 
 use functions::{Functions, deferred, state, until};
 
-/// What the functions of a node do: they wait until they are released, and are counted.
+/// The functions of a node. Each call is counted and waits until it is released.
 #[derive(Default)]
 struct Gate {
     is_open: AtomicBool,
@@ -39,7 +39,8 @@ impl Gate {
     }
 }
 
-/// The journals of a node, whose logs are files below `logs`. Its own has the name of the node.
+/// The journals of a node. Their logs are files below `logs`. The own journal is named after the
+/// node.
 async fn node(folder: &Path, logs: &Path, name: &str, gate: &Arc<Gate>) -> Journals {
     let logs = logs.to_owned();
     let title = name.to_owned();
@@ -116,7 +117,8 @@ async fn a_node_continues_the_work_of_another_one_next_to_its_own() {
     let figures = other.figures();
     assert_eq!((figures.waiting, figures.succeeded), (0, 4));
 
-    // The former owner is still alive. Its invocations have ended elsewhere, so it changes nothing.
+    // The former owner is still alive. Its invocations have ended on the other node, so the former
+    // owner changes nothing.
     let refused = lost.accept(deferred("f", None)).await.expect_err("taken over");
     assert!(matches!(&refused, AcceptError::TakenOver(by) if by.contains("node b")), "{refused:?}");
     assert_eq!(state_of(&lost, "a").await, Some(JournalState::Taken));
@@ -132,7 +134,7 @@ async fn a_node_continues_the_work_of_another_one_next_to_its_own() {
     until("it runs again", || closed.ended().contains(&fresh)).await;
     assert_eq!(open.ended().len(), 4, "nothing ran twice on the other node");
 
-    // The copy of the other node closes without harm.
+    // The other node's copy of the journal closes without harm.
     until("the other node knows it", || other.named("a").is_none()).await;
     assert!(other.show(ids[0]).await.expect("readable").is_none(), "an old copy answers nothing");
     other.give_back("a").await.expect("given back");

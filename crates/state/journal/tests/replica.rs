@@ -1,5 +1,5 @@
-//! The journal in a log: what outlives the node and its disk, at each message after which the node
-//! may be lost; who owns the log; and what happens while the log is away.
+//! The journal in a log. The tests lose the node and its disk after each message and check what
+//! survives. They also check who owns the log, and what happens while the log is away.
 
 mod file_log;
 mod functions;
@@ -21,7 +21,7 @@ use mote_outgoing::Outgoing;
 use file_log::{Faults, FileLog, replication};
 use functions::{Answer, Functions, deferred, state, until};
 
-/// The journal of a folder, in a log of another folder.
+/// Opens the journal in `folder` with a log in another folder.
 async fn journal(folder: &Path, log: &Path, node: &str, faults: &Arc<Faults>) -> Journal {
     let journal = unopened(folder, log, node, faults);
     journal.take_up().await.expect("the log is there");
@@ -48,7 +48,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// Runs of a chain with three steps, of which each is done once, however often it is tried.
+/// Runs a chain of three steps. Each step must be done once, however often the run is tried.
 async fn chain(journal: Journal, id: InvocationId, done: Done) -> Answer {
     let broken = |_| Fault::Stopping;
     let page = journal.step_page(id, String::new()).await.map_err(broken)?;
@@ -59,7 +59,8 @@ async fn chain(journal: Journal, id: InvocationId, done: Done) -> Answer {
         }
         let value = Bytes::from_static(b"{\"ms\":1}");
         journal.keep_step(id, step.to_owned(), value).await.map_err(broken)?;
-        // It counts when its record is confirmed, so a step that counts twice was forgotten.
+        // A step is counted after its record is confirmed. A step that is counted twice was
+        // therefore forgotten.
         *done.lock().expect("no panic").entry((id, step)).or_default() += 1;
     }
     Ok((200, "done"))
@@ -70,7 +71,7 @@ type Done = Arc<Mutex<HashMap<(InvocationId, &'static str), usize>>>;
 #[test]
 fn what_was_accepted_outlives_a_machine_that_is_lost_after_any_message() {
     for first in (2..).step_by(16) {
-        // A journal whose log is away takes some seconds to close, so each has a thread.
+        // A journal whose log is away takes some seconds to close, so each case has a thread.
         let complete: Vec<bool> = std::thread::scope(|scope| {
             let lose = |cut_after| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -87,8 +88,8 @@ fn what_was_accepted_outlives_a_machine_that_is_lost_after_any_message() {
     }
 }
 
-/// Loses a machine when its log has so many messages, and continues on another. Returns whether
-/// everything had ended before.
+/// Loses a machine when its log has `cut_after` messages, and continues on another. Returns whether
+/// everything had ended before the loss.
 async fn lose_after(cut_after: usize) -> bool {
     let here = folder();
     let there = folder();
@@ -134,7 +135,7 @@ async fn lose_after(cut_after: usize) -> bool {
     let complete = !faults.away.load(Ordering::SeqCst);
     task.abort();
 
-    // Another machine continues with the log alone.
+    // Another machine continues with nothing but the log.
     let second = journal(there.path(), &log, "second", &Arc::default()).await;
     for (function, key, id) in &accepted {
         let shown = second.show(*id).await.expect("readable");
@@ -190,7 +191,7 @@ async fn a_node_that_was_taken_over_accepts_and_runs_nothing() {
     assert!(new.accept(keyed("f", "2")).await.expect("accepted").is_new, "it was not accepted");
     drop(old);
 
-    // The old node takes the journal back when it is started again, with what happened meanwhile.
+    // The old node starts again and takes the journal back, including what happened meanwhile.
     let old = journal(here.path(), &log, "old", &faults).await;
     assert_eq!(state(&old, id).await, State::Succeeded);
     assert!(!old.accept(keyed("f", "2")).await.expect("accepted").is_new);
@@ -252,7 +253,7 @@ async fn while_the_log_is_away_nothing_is_accepted_and_what_runs_ends_later() {
     assert!(at_once.elapsed() < Duration::from_secs(1), "it is known to be away");
     faults.away.store(false, Ordering::SeqCst);
     assert_eq!(state(&one, running).await, State::Succeeded);
-    // What nobody confirmed was stored after all, so it runs, once.
+    // The unconfirmed record was stored after all, so it runs once.
     go.notify_one();
     until("the log is back", || one.unconfirmed() == Some(0)).await;
     let again = one.accept(keyed("f", "refused")).await.expect("accepted");
@@ -303,7 +304,8 @@ async fn what_a_node_has_on_disk_goes_into_a_new_log() {
     }
     let activation = local.keep_activation(b"record".to_vec()).await.expect("kept");
     drop(local);
-    // The machine is lost while the log is filled; the file is complete and fills it again.
+    // The machine is lost while the log is being filled. The file is complete and fills the log
+    // again.
     faults.cut_after.store(700, Ordering::SeqCst);
     unopened(here.path(), &log, "one", &faults).take_up().await.expect_err("cut off");
     let faults = Arc::<Faults>::default();
@@ -317,7 +319,7 @@ async fn what_a_node_has_on_disk_goes_into_a_new_log() {
     assert!(next > activation, "numbers are not used again");
     drop(other);
 
-    // A journal that went on without the log does not lose what it accepted by that.
+    // A journal that went on without its log keeps what it accepted meanwhile.
     let local = Journal::new(here.path().join("journal.db"), Outgoing::default());
     local.accept(keyed("f", "local")).await.expect("accepted");
     drop(local);

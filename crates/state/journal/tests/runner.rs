@@ -1,5 +1,5 @@
-//! The runner over functions that are closures, with a real file: shares, results that cannot be
-//! delivered, faults of the node, and the end.
+//! The runner with closures as functions and a real file: shares, results that cannot be delivered,
+//! faults of the node, and the stop.
 
 mod file_log;
 mod functions;
@@ -18,14 +18,13 @@ use mote_outgoing::{Outgoing, Reach};
 
 use functions::{Answer, Functions, deferred, state, until};
 
-/// Where the journal of a test is kept. Each test runs with both.
+/// Where a test keeps its journal. Each test runs with both kinds.
 #[derive(Clone, Copy)]
 enum Keeping {
     OnDisk,
     InLog,
 }
 
-/// The journal of a folder.
 async fn opened(keeping: Keeping, dir: &std::path::Path, outgoing: Outgoing) -> Journal {
     let path = dir.join("journal.db");
     match keeping {
@@ -39,7 +38,7 @@ async fn opened(keeping: Keeping, dir: &std::path::Path, outgoing: Outgoing) -> 
     }
 }
 
-/// A journal that runs, over functions that are `run`.
+/// Starts a journal whose functions are `run`.
 async fn running(
     keeping: Keeping,
     run: impl Fn(String, Invocation) -> BoxFuture<'static, Answer> + Send + Sync + 'static,
@@ -164,7 +163,8 @@ async fn a_cancelled_invocation_is_not_tried_again(keeping: Keeping) {
         async { Err(Fault::HandlerError { message: "boom".to_owned() }) }.boxed()
     })
     .await;
-    // Some are cancelled while they run, some while their attempt is noted, some while they wait.
+    // Some are cancelled while they run, some while their attempt is being noted, some while they
+    // wait.
     for _ in 0..200 {
         let id = accept(&journal, deferred("fails", None)).await;
         if journal.cancel(id).await.expect("readable") != Cancelled::Ended {

@@ -1,7 +1,7 @@
-//! The schedules of a node, and what is known about each: a state machine without a clock.
+//! The schedules of a node and the state of each schedule: a state machine without a clock.
 //!
-//! A heap holds the next moment of each schedule, so that a look at ten thousand schedules that are
-//! not due costs a look at one.
+//! A heap holds the next moment of each schedule. If none of ten thousand schedules is due, a look
+//! at the earliest one is enough.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -20,29 +20,31 @@ pub const FIELD_SCHEDULE: &str = "mote-schedule";
 /// The header field with the time at which the run was due, without jitter: RFC 3339 in UTC.
 pub const FIELD_DUE: &str = "mote-schedule-due";
 
-/// First wait after a run that the journal could not accept; each further one is twice as long.
+/// First wait after the journal could not accept a run. Each further wait is twice as long.
 const RETRY_MS_MIN: i64 = 1_000;
 const RETRY_MS_MAX: i64 = 60_000;
 
-/// A schedule as the book keeps it.
+/// A schedule, with the state that the book keeps for it.
 struct Entry {
     function: Arc<str>,
     times: Times,
-    /// Identifies the schedule in its function, also after a restart and a redeploy.
+    /// Identifies the schedule within its function, even after a restart and a redeploy.
     identity: u64,
     jitter_ms: i64,
     handled: UnixMs,
     next: Option<UnixMs>,
-    /// The times up to this one passed while the node was off; `None` after the first look.
+    /// The times up to this one passed while the node was off. `None` after the first look.
     off_until: Option<UnixMs>,
-    /// The oldest time that the journal was offered and has not answered, and how many there are.
+    /// The runs that were offered to the journal and not answered yet: their oldest time, and their
+    /// number.
     unanswered: Option<(UnixMs, u32)>,
-    /// Only the newest item in the heap with this number counts.
+    /// Identifies the schedule's newest item in the heap. Items with another number no longer
+    /// count.
     turn: u32,
     retry_ms: i64,
-    /// Runs that have not ended; counted if they keep the next one from running.
+    /// Runs that have not ended. Counted only if an unfinished run keeps the next one from running.
     running: u32,
-    /// Times that were left out because a run had not ended.
+    /// Times that were skipped because an earlier run had not ended.
     left_out: u64,
     last: Option<Box<Last>>,
 }
@@ -59,14 +61,14 @@ pub struct Last {
     pub outcome: Outcome,
 }
 
-/// What became of a run that was due.
+/// What happened to a run that was due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The journal has it.
+    /// The journal accepted the run.
     Accepted(InvocationId),
-    /// It was left out, because the run before had not ended.
+    /// The run was skipped, because the previous run had not ended.
     LeftOut,
-    /// The journal did not take it.
+    /// The journal did not accept the run.
     Failed(String),
 }
 
@@ -74,29 +76,29 @@ pub enum Outcome {
 pub struct Listed {
     pub function: Arc<str>,
     pub schedule: Arc<Schedule>,
-    /// When it runs next, with its jitter.
+    /// When the schedule runs next, including its jitter.
     pub next: Option<UnixMs>,
-    /// Its last run since the node started.
+    /// The schedule's last run since the node started.
     pub last: Option<Last>,
-    /// Times that were left out because a run had not ended.
+    /// Times that were skipped because an earlier run had not ended.
     pub left_out: u64,
 }
 
-/// Names one schedule of the book, also after a redeploy of its function.
+/// Names one schedule of the book. The name stays valid after a redeploy of the function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     function: Arc<str>,
     identity: u64,
 }
 
-/// What another node has left of a schedule.
+/// What the journal still knows about a schedule that another node ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
-    /// The schedule, as the keys of its runs name it.
+    /// The identity of the schedule, as it appears in the keys of its runs.
     pub identity: u64,
     /// The newest time that was accepted.
     pub handled: UnixMs,
-    /// Its runs that have not ended.
+    /// The schedule's runs that have not ended.
     pub running: Vec<InvocationId>,
 }
 
@@ -105,15 +107,15 @@ pub struct Known {
 pub struct Run {
     pub key: Key,
     pub due: UnixMs,
-    /// Whether [`Book::ended`] must be called when it has ended.
+    /// Whether [`Book::ended`] must be called when the run has ended.
     pub is_counted: bool,
-    /// What the journal receives.
+    /// The invocation to hand to the journal.
     pub deferred: Deferred,
 }
 
 #[derive(Default)]
 pub struct Book {
-    /// Boxed, because a slab has room for twice as many as it had.
+    /// Boxed, because a slab reserves room for up to twice its entries.
     entries: Slab<Box<Entry>>,
     functions: HashMap<Arc<str>, Vec<usize>>,
     heap: BinaryHeap<Reverse<(UnixMs, usize, u32)>>,
@@ -124,13 +126,13 @@ pub struct Book {
 pub struct Begin {
     /// Every time up to this one is handled.
     pub handled: UnixMs,
-    /// When the node started, if it had these schedules before: earlier times were missed, and later
-    /// ones were not.
+    /// When the node started, if it had these schedules before. Times before the start were missed;
+    /// later times were not.
     pub started: Option<UnixMs>,
 }
 
 impl Begin {
-    /// Schedules that did not exist before `now`.
+    /// For schedules that did not exist before `now`.
     pub fn new(now: UnixMs) -> Self {
         Self { handled: now, started: None }
     }
@@ -144,12 +146,12 @@ pub fn hash(parts: &[&[u8]]) -> u64 {
             hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
     }
-    // The low bits of FNV depend on little of its input.
+    // The low bits of FNV depend on only a few bits of its input, so the high bits are mixed in.
     hash ^ (hash >> 32)
 }
 
-/// Identifies a schedule among those of its function: by its times, because these decide whether
-/// something ran. `number` counts those with equal times.
+/// Identifies a schedule among those of its function by its times, because the times decide whether
+/// a run has already happened. `number` distinguishes schedules with equal times.
 fn identity(when: &When, number: u64) -> u64 {
     let number = number.to_le_bytes();
     match when {
@@ -161,10 +163,10 @@ fn identity(when: &When, number: u64) -> u64 {
 }
 
 impl Book {
-    /// Replaces the schedules of a function. Those whose times stay the same keep what is known
-    /// about them; those of `known` go on where another node ended, and new ones begin at `begin`.
-    /// Returns the runs of `known` whose ends [`Book::ended`] must learn of. `seed` differs between
-    /// nodes and functions. On a mistake nothing changes.
+    /// Replaces the schedules of a function. Schedules whose times stay the same keep their state.
+    /// Schedules in `known` continue where another node ended. New schedules begin at `begin`.
+    /// Returns the runs in `known` whose ends must be reported to [`Book::ended`]. `seed` differs
+    /// between nodes and functions. If a schedule is invalid, nothing changes.
     pub fn publish(
         &mut self,
         function: &str,
@@ -184,10 +186,10 @@ impl Book {
                 0 => 0,
                 most => i64::try_from(jitter % most).unwrap_or(0),
             };
-            // A time whose jitter ends after the start is not missed.
+            // A time is not missed if its jitter moves it behind the start.
             let off_until = begin.started.map(|started| started.saturating_sub(jitter_ms));
             let handled = match (off_until, schedule.missed) {
-                // No earlier time would run.
+                // With `skip`, times before this one would not run anyway.
                 (Some(until), Missed::Skip) => {
                     begin.handled.max(until.saturating_sub(look::LATE_MS_MAX))
                 }
@@ -252,7 +254,7 @@ impl Book {
         self.entries.remove(index)
     }
 
-    /// Drops items of the heap that no longer count, if they are the greater part.
+    /// Removes the items of the heap that no longer count, once they outnumber the others.
     fn tidy(&mut self) {
         if self.heap.len() > 64 + 2 * self.entries.len() {
             let entries = &self.entries;
@@ -266,7 +268,7 @@ impl Book {
         self.entries.is_empty()
     }
 
-    /// Puts a schedule into the heap, at its next time or at `retry`.
+    /// Puts a schedule into the heap: at `retry` if given, otherwise at its next time.
     fn wait(&mut self, index: usize, retry: Option<UnixMs>) {
         let entry = &mut self.entries[index];
         self.turns = self.turns.wrapping_add(1);
@@ -277,7 +279,7 @@ impl Book {
         }
     }
 
-    /// When the next schedule is due.
+    /// Returns when the next schedule is due.
     pub fn wake(&mut self) -> Option<UnixMs> {
         while let Some(Reverse((wake, index, turn))) = self.heap.peek() {
             if self.entries.get(*index).is_some_and(|entry| entry.turn == *turn) {
@@ -294,7 +296,7 @@ impl Book {
         for index in all {
             let entry = &mut self.entries[index];
             let shifted = now.saturating_sub(entry.jitter_ms);
-            // What lies in the future now cannot have been missed.
+            // A time that is in the future now cannot have been missed.
             entry.off_until = entry.off_until.map(|until| until.min(shifted));
             if entry.handled > shifted.saturating_add(look::STEP_MS_MAX) {
                 entry.handled = shifted;
@@ -304,7 +306,7 @@ impl Book {
         }
     }
 
-    /// The runs of the schedule that has waited longest, if it is due.
+    /// Returns the runs of the schedule that has been due longest, if one is due.
     pub fn due(&mut self, now: UnixMs) -> Vec<Run> {
         if self.wake().is_none_or(|wake| wake > now) {
             return Vec::new();
@@ -340,7 +342,7 @@ impl Book {
         all.iter().copied().find(|index| self.entries[*index].identity == key.identity)
     }
 
-    /// Notes the journal's answer to a run. Returns whether to wait for the run's end.
+    /// Notes the journal's answer to a run. Returns whether the caller must wait for the run's end.
     pub fn answered(
         &mut self,
         run: (&Key, UnixMs, bool),
@@ -366,8 +368,8 @@ impl Book {
                 tracing::warn!(function = %entry.function, due = shown(due), "a run by schedule was not accepted: {text}");
                 entry.last = Some(Box::new(Last { due, outcome: Outcome::Failed(text) }));
                 if !matches!(error, AcceptError::Invalid(_)) {
-                    // The time is not handled. If others follow meanwhile, the rule for late
-                    // times applies.
+                    // The time counts as not handled. If later times come due meanwhile, the rule
+                    // for late times applies.
                     entry.handled = entry.handled.min(due - 1);
                     entry.next = Some(due);
                     entry.retry_ms = (entry.retry_ms * 2).clamp(RETRY_MS_MIN, RETRY_MS_MAX);
@@ -386,10 +388,11 @@ impl Book {
         }
     }
 
-    /// The time up to which everything is handled, to be kept for the next start of the node.
+    /// Returns the time up to which everything is handled. The node keeps it for its next start.
     pub fn mark(&self, now: UnixMs) -> UnixMs {
         let handled = self.entries.iter().map(|(_, entry)| {
-            // A time that waits for its jitter, or for a journal that was full.
+            // This time is passed but unhandled: it waits for its jitter, or for a journal that was
+            // full.
             let next = entry.next.filter(|next| *next <= now);
             let oldest = next.into_iter().chain(entry.unanswered.map(|(oldest, _)| oldest)).min();
             oldest.map_or(now, |oldest| oldest - 1)
@@ -397,7 +400,7 @@ impl Book {
         handled.min().unwrap_or(now)
     }
 
-    /// The schedules of one function, or of all, in order of functions.
+    /// The schedules of one function or of all functions, sorted by function.
     pub fn list(&self, function: Option<&str>) -> Vec<Listed> {
         let mut names: Vec<_> = match function {
             Some(name) => self.functions.get_key_value(name).into_iter().collect(),
@@ -418,7 +421,7 @@ impl Book {
     }
 }
 
-/// The invocation of one run.
+/// Builds the invocation for one run.
 fn deferred(entry: &Entry, due: UnixMs) -> Deferred {
     let Schedule { when, overlap, call, .. } = &**entry.schedule();
     let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
@@ -438,7 +441,7 @@ fn deferred(entry: &Entry, due: UnixMs) -> Deferred {
     }
 }
 
-/// The times of a schedule as people write them.
+/// The times of a schedule in the notation that people write.
 pub fn expression(when: &When) -> String {
     match when {
         When::Cron { expression, .. } => expression.clone(),
@@ -446,7 +449,7 @@ pub fn expression(when: &When) -> String {
     }
 }
 
-/// An interval in its largest whole unit.
+/// Writes an interval in its largest whole unit.
 pub fn duration(ms: u64) -> String {
     let units = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     let unit = units.into_iter().find(|(_, length)| ms.is_multiple_of(*length) && ms > 0);

@@ -26,7 +26,7 @@ fn book(schedules: &[Arc<Schedule>]) -> Book {
     book
 }
 
-/// All runs that are due.
+/// Returns all runs that are due.
 fn runs(book: &mut Book, now: UnixMs) -> Vec<Run> {
     let mut all = Vec::new();
     while book.wake().is_some_and(|wake| wake <= now) {
@@ -39,7 +39,7 @@ fn accepted(number: u128) -> Result<Accepted, AcceptError> {
     Ok(Accepted { id: InvocationId(number), is_new: true })
 }
 
-/// Accepts a run; it ends at once.
+/// Accepts a run, and ends it at once.
 fn done(book: &mut Book, run: &Run, now: UnixMs) {
     if book.answered((&run.key, run.due, run.is_counted), accepted(1), now) {
         book.ended(&run.key);
@@ -77,7 +77,7 @@ fn a_run_says_what_it_is_for() {
     assert_eq!(&body[..], b"{}");
     let order = order.as_deref().unwrap();
     assert_eq!(key.as_deref().unwrap(), format!("{order}/{}", START + MINUTE));
-    // The key is part of what is on disk, so it must not change between builds.
+    // The key is stored on disk, so it must not change between builds.
     assert_eq!(order, "schedule/4d334008c332dd99");
 }
 
@@ -85,7 +85,7 @@ fn a_run_says_what_it_is_for() {
 fn overlap_decides_what_a_long_run_keeps_away() {
     let at = |minute: i64| START + minute * MINUTE;
     let with = |overlap| book(&[edited(&every(MINUTE), |one| one.overlap = overlap)]);
-    // skip: one time is left out, and the next runs.
+    // With `skip`, one time is left out, and the next runs.
     let mut skip = with(Overlap::Skip);
     let first = runs(&mut skip, at(1)).remove(0);
     assert!(runs(&mut skip, at(2)).is_empty(), "the journal has not answered yet");
@@ -95,7 +95,7 @@ fn overlap_decides_what_a_long_run_keeps_away() {
     assert_eq!(skip.list(None)[0].last.as_ref().unwrap().outcome, Outcome::LeftOut);
     skip.ended(&first.key);
     assert_eq!(runs(&mut skip, at(4))[0].due, at(4));
-    // queue: all run, in one order; allow: all run, in any order.
+    // With `queue`, all times run in order. With `allow`, all run in any order.
     for overlap in [Overlap::Queue, Overlap::Allow] {
         let mut book = with(overlap);
         for minute in 1..4 {
@@ -122,7 +122,7 @@ fn a_restart_makes_up_for_missed_times_once() {
         }
         assert_eq!(book.mark(now), now);
         assert_eq!(runs(&mut book, START + 6 * MINUTE).len(), 1, "the usual run");
-        // Nothing was kept since: the journal recognizes the keys.
+        // The node kept no newer mark, but the journal recognizes the keys.
         let mut again = Book::default();
         again.publish("f", &[schedule], 1, begin, &[]).unwrap();
         let keys =
@@ -133,7 +133,7 @@ fn a_restart_makes_up_for_missed_times_once() {
 
 #[test]
 fn a_start_before_the_clock_is_set_drops_nothing_that_comes() {
-    // The clock was two hours ahead when the node started; then it is set.
+    // The clock was two hours ahead when the node started. Then the clock is corrected.
     let mut book = Book::default();
     let ahead = START + 2 * HOUR;
     let begin = Begin { handled: ahead, started: Some(ahead) };
@@ -242,7 +242,7 @@ fn a_redeploy_keeps_what_stays_and_forgets_what_goes() {
     book.ended(&before.key);
     let next = runs(&mut book, now + 2 * HOUR);
     assert!(next.iter().any(|one| one.deferred.order == run.deferred.order));
-    // A mistake changes nothing.
+    // An invalid schedule changes nothing.
     let expression = "x".to_owned();
     let timezone = "UTC".to_owned();
     let wrong = Arc::new(Schedule::new(When::Cron { expression, timezone }));
@@ -250,7 +250,7 @@ fn a_redeploy_keeps_what_stays_and_forgets_what_goes() {
     assert_eq!(book.list(None).len(), 2);
     book.remove("f");
     assert!(book.is_empty() && book.wake().is_none() && book.list(None).is_empty());
-    // The answer for a function that has gone is nobody's.
+    // The function was removed, so this answer belongs to no schedule.
     assert!(!book.answered((&run.key, run.due, true), accepted(2), now));
 }
 
@@ -294,20 +294,20 @@ fn a_node_goes_on_where_another_one_ended() {
         let all = runs(&mut book, now);
         (begun, all.iter().map(|run| (run.due - first.due) / SECOND).collect::<Vec<_>>(), book)
     };
-    // Within a minute nothing is left out, and what has run does not run again.
+    // Within a minute no time is left out, and no time runs twice.
     let expected: Vec<i64> = (1..=40).collect();
     assert_eq!(after(&ran, &schedule, 40 * SECOND + 1).1, expected);
     let expected: Vec<i64> = (60..=120).collect();
     assert_eq!(after(&ran, &schedule, 120 * SECOND).1, expected, "older times are left out");
     let all = edited(&schedule, |one| one.missed = Missed::RunAll);
     assert_eq!(after(&ran, &all, 120 * SECOND).1.len(), 100, "but not if all are made up for");
-    // A run of the other node that has not ended keeps the next one from running.
+    // An unfinished run of the other node keeps the next one from running.
     let running = Known { running: vec![InvocationId(7)], ..ran.clone() };
     let (begun, due, mut book) = after(&running, &schedule, 5 * SECOND);
     assert_eq!((begun.len(), begun[0].1, due.len()), (1, InvocationId(7), 0));
     book.ended(&begun[0].0);
     assert_eq!(runs(&mut book, first.due + 6 * SECOND).len(), 1);
-    // What is not known of begins now.
+    // A schedule that the other node did not know begins now.
     let other = Known { identity: 1, ..ran };
     assert!(after(&other, &schedule, 5 * SECOND).1.is_empty());
 }

@@ -1,9 +1,9 @@
-//! The task that drives all schedules: it waits for the next time, and hands what is due to the
+//! The task that drives all schedules: it waits for the next time, and hands due runs to the
 //! journal.
 //!
-//! It starts with the first schedule of the node. It has one timer of the kernel, which follows the
-//! wall clock: the timer fires when the clock shows the time, also after a step or a suspend, and
-//! reports every step.
+//! The task starts with the node's first schedule. It uses one kernel timer, which follows the wall
+//! clock. The timer fires when the clock shows the time, even after a step of the clock or a
+//! suspend, and reports every step.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,23 +28,24 @@ use tokio::task::JoinHandle;
 use crate::book::{Begin, Book, Key, Known, Listed};
 use crate::times::{TimesError, UnixMs};
 
-/// Most runs that wait for the journal's answer at once. The journal writes many with one sync.
+/// The most runs that wait for the journal's answer at once. The journal writes many runs with one
+/// sync.
 const OFFERED_MAX: usize = 256;
-/// How often the mark is kept at most while schedules run: each time is a write to flash memory.
-/// After a power cut, times that are younger than the mark are offered again, and the journal
-/// recognizes those that have run.
+/// While schedules run, the mark is kept at most this often, because each time is a write to flash
+/// memory. After a power cut, times that are younger than the mark are offered again. The journal
+/// recognizes those that have already run.
 const MARK_EVERY_MS: i64 = 3_600_000;
-/// The mark is kept earlier after this many runs, because the journal recognizes a bounded number.
-/// Each of these runs was a write too.
+/// The mark is kept earlier after this many runs, because the journal recognizes only a bounded
+/// number of keys. The extra write matters little, because each of these runs was a write too.
 const MARK_EVERY_RUNS: u64 = 10_000;
 
-/// How long a stop waits for the journal. What it has not answered by then is offered again by the
+/// How long a stop waits for the journal. Runs without an answer by then are offered again at the
 /// next start.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// Where the node keeps the time up to which everything is handled.
+/// Stores the mark: the time up to which everything is handled.
 pub trait Marks: Send + Sync + 'static {
-    /// Keeps the mark; blocks until it is on disk.
+    /// Stores the mark. Blocks until it is on disk.
     fn keep(&self, mark: UnixMs);
 }
 
@@ -56,24 +57,23 @@ struct Inner {
     changed: Notify,
     accept: Arc<dyn Accept>,
     marks: Arc<dyn Marks>,
-    /// Where the task runs.
+    /// The runtime on which the task runs.
     runtime: Handle,
     life: Mutex<Life>,
-    /// The mark that the node kept before it started.
+    /// The mark that an earlier run of the node stored.
     mark: Option<UnixMs>,
     started: UnixMs,
-    /// The task, once it runs.
     task: Mutex<Option<JoinHandle<()>>>,
     kept: Mutex<Option<UnixMs>>,
-    /// Runs since then.
+    /// Runs since the mark was stored.
     runs: AtomicU64,
-    /// Runs that another node has begun, until the task waits for their ends.
+    /// Runs that another node has begun. They stay here until the task waits for their ends.
     begun: Mutex<Vec<(Key, InvocationId)>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
-    /// There has been no schedule yet, so there is no task.
+    /// No schedule has existed yet, so the task has not started.
     Idle,
     Running,
     Stopped,
@@ -86,7 +86,7 @@ pub fn now() -> UnixMs {
 }
 
 impl Schedules {
-    /// The schedules of a node that has none yet. `mark` is what [`Marks::keep`] received last.
+    /// Starts without schedules. `mark` is the value that [`Marks::keep`] received last.
     pub fn new(
         accept: Arc<dyn Accept>,
         marks: Arc<dyn Marks>,
@@ -117,7 +117,7 @@ impl Schedules {
         }))
     }
 
-    /// Adds the schedules of a function that the node had before it was started.
+    /// Adds the schedules of a function that the node already had before this start.
     pub fn bring_back(
         &self,
         function: &str,
@@ -131,7 +131,7 @@ impl Schedules {
         self.publish_since(function, schedules, seed, begin, &[])
     }
 
-    /// Replaces the schedules of a function that was deployed, or whose traffic moved.
+    /// Replaces the schedules of a function after a deploy or a change of traffic.
     pub fn publish(
         &self,
         function: &str,
@@ -139,15 +139,16 @@ impl Schedules {
         seed: u64,
     ) -> Result<(), TimesError> {
         self.publish_since(function, schedules, seed, Begin::new(now()), &[])?;
-        // A restart must not look for times of these schedules before this moment.
+        // After a restart, the node must not look for times of these schedules before this moment.
         if !schedules.is_empty() {
             self.0.keep_mark(now());
         }
         Ok(())
     }
 
-    /// The same on a node that goes on in place of another one, which has left `known` in the
-    /// journal. Times that have passed since then follow the rule for a node that was busy.
+    /// Replaces the schedules on a node that continues in place of another one. `known` is what the
+    /// other node left in the journal. Times that have passed since then follow the rule for a busy
+    /// node.
     pub fn publish_after(
         &self,
         function: &str,
@@ -190,13 +191,13 @@ impl Schedules {
         self.0.changed.notify_one();
     }
 
-    /// The schedules of one function, or of all.
+    /// Returns the schedules of one function or of all functions.
     pub fn list(&self, function: Option<&str>) -> Vec<Listed> {
         self.0.book.lock().list(function)
     }
 
-    /// Ends the task once the journal has answered for what was due, at most after [`STOP_MAX`], and
-    /// keeps the mark for the next start.
+    /// Ends the task once the journal has answered for all due runs, or after [`STOP_MAX`]. Then
+    /// stores the mark for the next start.
     pub async fn stop(&self) {
         let before = std::mem::replace(&mut *self.0.life.lock(), Life::Stopped);
         self.0.changed.notify_one();
@@ -224,11 +225,11 @@ impl Inner {
         *self.life.lock() == Life::Stopped
     }
 
-    /// Whether a mark is old enough to be replaced, now that something has run.
+    /// Whether the stored mark is old enough to be replaced after a run.
     fn mark_is_old(&self, now: UnixMs) -> bool {
         let age = self.kept.lock().map_or(i64::MAX, |kept| now.saturating_sub(kept));
         let many = self.runs.fetch_add(1, Ordering::Relaxed) >= MARK_EVERY_RUNS;
-        // The clock was set back if the age is negative.
+        // A negative age means that the clock was set back.
         many || !(0..MARK_EVERY_MS).contains(&age)
     }
 }
@@ -263,7 +264,8 @@ async fn drive(inner: Arc<Inner>) {
         let mut wake = None;
         while offered.len() < OFFERED_MAX {
             let now = now();
-            // The lock is released for each schedule, so that a list does not wait for thousands.
+            // The lock is released after each schedule, so that a call of `list` does not wait for
+            // thousands.
             let mut book = inner.book.lock();
             wake = book.wake();
             if wake.is_none_or(|wake| wake > now) {
@@ -279,7 +281,7 @@ async fn drive(inner: Arc<Inner>) {
                 offered.push(Box::pin(async move { (key, due, is_counted, accepted.await) }));
             }
         }
-        // With as many runs as may be offered, an answer wakes the task.
+        // If the limit of offered runs is reached, only an answer of the journal wakes the task.
         let wake = wake.filter(|_| offered.len() < OFFERED_MAX);
         tokio::select! {
             () = inner.changed.notified() => {}
@@ -306,7 +308,7 @@ async fn drive(inner: Arc<Inner>) {
 
 /// A timer that follows the wall clock.
 struct WallTimer {
-    /// A timer's file is read like a pipe: eight bytes once the time has come.
+    /// The file of a timer is read like a pipe: eight bytes once the time has come.
     timer: Receiver,
     set: Option<Option<UnixMs>>,
 }
@@ -319,10 +321,10 @@ impl WallTimer {
         Ok(Self { timer, set: None })
     }
 
-    /// Waits until the clock shows `wake`, or has been set; returns true if it has been set.
+    /// Waits until the clock shows `wake` or has been set. Returns true if it has been set.
     async fn wait(&mut self, wake: Option<UnixMs>) -> bool {
         if self.set != Some(wake) {
-            // A timer in the far future still reports that the clock was set.
+            // Without a next time, a timer in the far future still reports that the clock was set.
             let at = wake.unwrap_or(UnixMs::MAX / 1_000_000).max(1);
             let at = Duration::from_millis(u64::try_from(at).unwrap_or(1));
             let it_value = Timespec {
@@ -336,14 +338,14 @@ impl WallTimer {
             self.set = Some(wake);
             match armed {
                 Ok(_) => {}
-                // The clock was set since the last look. The timer is armed all the same.
+                // The clock was set since the last look. The timer is armed anyway.
                 Err(rustix::io::Errno::CANCELED) => return true,
                 Err(error) => tracing::error!(%error, "the timer of the schedules"),
             }
         }
         loop {
             if self.timer.readable().await.is_err() {
-                // The runtime is shutting down.
+                // This error means that the runtime is shutting down.
                 return std::future::pending().await;
             }
             match self.timer.try_read(&mut [0; 8]) {

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 
-/// A journal that keeps what it receives, by key, until the test says that it has ended.
+/// A journal that stores its runs by key. A run lasts until the test ends it.
 struct Recorder {
     seen: mpsc::UnboundedSender<Deferred>,
     keys: Mutex<HashSet<(String, Option<String>)>>,
@@ -95,7 +95,7 @@ async fn what_was_missed_is_made_up_for_at_the_start() {
     for (missed, expected) in [(Missed::RunOnce, 1), (Missed::RunAll, 10), (Missed::Skip, 0)] {
         let (all, _, kept, mut seen) = schedules(Some(mark));
         all.bring_back("f", &[every(3_600_000, missed)], 1).unwrap();
-        // A second function shows that everything before it has been handed over.
+        // When the second function appears, everything before it has been handed over.
         all.bring_back("last", &[every(3_600_000, Missed::RunOnce)], 1).unwrap();
         let mut count = 0;
         while seen.recv().await.unwrap().function != "last" {
@@ -114,7 +114,7 @@ async fn what_was_missed_is_made_up_for_at_the_start() {
 async fn the_first_time_after_a_start_runs() {
     for mark in [None, Some(now() - 10 * 3_600_000)] {
         let (all, _, _, mut seen) = schedules(mark);
-        // No time of the schedule lies in the last minute, and the next one is a second away.
+        // The schedule has no time in the last minute, and its next time is one second away.
         let period = now() + 1_000;
         all.bring_back("f", &[every(period as u64, Missed::Skip)], 1).unwrap();
         let next = all.list(Some("f"))[0].next;

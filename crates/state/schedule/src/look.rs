@@ -1,21 +1,22 @@
-//! Which times of one schedule run now: a pure decision with the wall clock as an argument.
+//! Decides which times of one schedule run now. Pure, with the wall clock as an argument.
 //!
-//! The wall clock is not trusted to be steady: it may step in both directions while the node runs,
+//! The wall clock is not assumed to be steady. It may step in both directions while the node runs,
 //! and it may be years off on a board without a battery. A schedule therefore remembers the last
-//! time that it has handled, and everything follows from that time and the clock.
+//! time that it has handled. The decision depends only on that time and the current clock.
 
 use mote_spec::Missed;
 
 use crate::times::{Times, UnixMs};
 
-/// A time that is late by no more than this runs whatever `missed` says. The node was busy, its clock
-/// was corrected by a small step, or it was restarted: of the times in a restart, the newest runs.
+/// A time that is at most this late runs whatever `missed` says: the node was busy, a small step
+/// corrected its clock, or it was restarted. Of several times during a restart, only the newest
+/// runs.
 pub const LATE_MS_MAX: i64 = 60_000;
-/// The newest time runs even if it is late by this much, if the node was running: a step of the
-/// clock must not make a daily schedule lose its day. After a longer step forward the clock was
-/// wrong before, and after a longer step backward the times that were handled were not real.
+/// If the node was running, the newest time runs even when it is this late, so that a step of the
+/// clock does not make a daily schedule lose its day. After a longer step forward the clock was
+/// wrong before. After a longer step backward the handled times were not real.
 pub const STEP_MS_MAX: i64 = 3 * 3_600_000;
-/// Most runs that make up for missed times.
+/// The most runs that make up for missed times.
 pub const RUNS_MAX: usize = 100;
 
 /// The result of a look at one schedule.
@@ -23,14 +24,14 @@ pub const RUNS_MAX: usize = 100;
 pub struct Look {
     /// The times that run now, oldest first.
     pub runs: Vec<UnixMs>,
-    /// The last time that is now handled: no time up to it will run later.
+    /// All times up to this one are now handled; none of them will run later.
     pub handled: UnixMs,
     /// The next time, if there is one.
     pub next: Option<UnixMs>,
 }
 
 /// Decides which times in (`handled`, `now`] run. Times up to `off_until` passed while the node was
-/// off, so `missed` decides about them; every later time follows the rule of a node that was running.
+/// off, so `missed` decides about them. Later times follow the rule for a running node.
 pub fn look(
     times: &Times,
     missed: Missed,
@@ -110,7 +111,7 @@ mod tests {
         }
     }
 
-    /// Only times up to the start count as missed, however late the first look is.
+    /// Only times before the start count as missed, even if the first look is late.
     #[test]
     fn the_first_time_after_a_start_runs() {
         let times = every(MINUTE);
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!(runs(&daily, Missed::RunOnce, 24 * HOUR + 4 * HOUR), [24 * HOUR]);
         assert_eq!(runs(&minutely, Missed::Skip, HOUR), [HOUR - MINUTE, HOUR]);
         assert_eq!(runs(&minutely, Missed::RunAll, HOUR).len(), 60);
-        // A board without a battery begins in 1970 and learns the time.
+        // A board without a battery begins in 1970 and then learns the time.
         let years = 56 * 365 * 24 * HOUR;
         let begin = std::time::Instant::now();
         assert_eq!(runs(&every(1_000), Missed::Skip, years).len(), 61);
@@ -150,19 +151,21 @@ mod tests {
         let back = look(&times, Missed::RunAll, 2 * HOUR, HOUR, None);
         let waits = Look { runs: vec![], handled: 2 * HOUR, next: Some(2 * HOUR + MINUTE) };
         assert_eq!(back, waits);
-        // The clock was a year ahead. Waiting for it would stop the schedule for a year.
+        // The clock was a year ahead. Waiting for the handled time would stop the schedule for a
+        // year.
         let ahead = 365 * 24 * HOUR;
         let back = look(&times, Missed::RunAll, ahead, HOUR, None);
         assert_eq!(back, Look { runs: vec![], handled: HOUR, next: Some(HOUR + MINUTE) });
     }
 
-    /// A small generator of numbers with a seed.
+    /// A small seeded generator of random numbers.
     fn random(state: &mut u64) -> i64 {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (*state >> 33) as i64
     }
 
-    /// A day on a clock that steps all the time: every time runs exactly once, in order.
+    /// Simulates a day on a clock that steps all the time. Every time must run exactly once, in
+    /// order.
     #[test]
     fn steps_of_the_clock_neither_repeat_nor_lose_a_time() {
         let cron = |expression: &str| {
@@ -171,7 +174,7 @@ mod tests {
             Times::read(Arc::new(Schedule::new(when)), 0).unwrap().0
         };
         let schedules = [every(1_000), every(7_000), cron("*/5 * * * *"), cron("30 2 * * *")];
-        // Through the night in which the clock of Berlin is set back.
+        // The simulated day includes the night in which the clock of Berlin is set back.
         let begin = 1_792_864_800_000;
         for seed in 1..=4 {
             for times in &schedules {
@@ -181,8 +184,8 @@ mod tests {
                 let mut most = begin;
                 let mut ran: Vec<UnixMs> = Vec::new();
                 for _ in 0..5_000 {
-                    // Time passes, and once in a while the clock steps: up to a minute forward, or
-                    // up to three hours backward.
+                    // Time passes. Once in a while the clock steps: up to a minute forward, or up
+                    // to three hours backward.
                     now += random(&mut state) % 20_000;
                     match random(&mut state) % 150 {
                         0 => now += random(&mut state) % 40_000,
@@ -203,7 +206,7 @@ mod tests {
         }
     }
 
-    /// The same with steps of hours: nothing runs twice, and the newest time always runs.
+    /// Simulates steps of hours. No time may run twice, and the newest time must always run.
     #[test]
     fn larger_steps_never_repeat_a_time() {
         let times = every(30 * MINUTE);

@@ -1,8 +1,8 @@
-//! The times of a schedule: reads an expression, and finds the next time after another one.
+//! The times of a schedule: reads an expression, and finds the next time after a given one.
 //!
-//! The library `croner` reads cron expressions and searches the calendar; it never sees a zone.
-//! This module translates between the calendar and the zone, because the rule for clock changes is
-//! a promise to users (docs/decisions/0037-journal.md).
+//! The library `croner` reads cron expressions and searches the calendar, but it never sees a time
+//! zone. This module translates between the calendar and the zone, because the rule for clock
+//! changes is a promise to users (docs/decisions/0037-journal.md).
 
 use std::sync::Arc;
 
@@ -24,15 +24,15 @@ pub enum TimesError {
     /// No day of the calendar matches.
     #[error("no date ever matches it")]
     Never,
-    /// The zone is not in the database of this machine.
+    /// The zone is missing from the database of this machine.
     #[error("no zone of this name")]
     Zone,
-    /// This machine has no database of zones.
+    /// This machine has no time zone database.
     #[error("this machine has no database of time zones, so only UTC can be used")]
     NoZones,
 }
 
-/// A zone, by its IANA name. UTC needs no database.
+/// Finds a zone by its IANA name. UTC needs no database.
 pub fn zone(name: &str) -> Result<TimeZone, TimesError> {
     if name == "UTC" {
         return Ok(TimeZone::UTC);
@@ -47,7 +47,6 @@ pub fn zone(name: &str) -> Result<TimeZone, TimesError> {
     }
 }
 
-/// The names of the zones that this machine knows.
 pub fn zones() -> Vec<String> {
     jiff::tz::db().available().map(|name| name.to_string()).collect()
 }
@@ -67,14 +66,14 @@ fn read(expression: &str) -> Result<Cron, TimesError> {
     let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
     parser.parse(expression).map_err(|error| {
         let text = error.to_string();
-        // The library puts the kind of the error in front of what is wrong.
+        // The library puts the kind of the error in front of the actual message.
         let text = text.split_once(": ").map_or(text.as_str(), |(_, what)| what);
         TimesError::Expression(text.trim_end_matches('.').to_owned())
     })
 }
 
-/// The times of one schedule. A parsed expression of the library takes kilobytes, so only the text
-/// is kept, and it is parsed when the next time is needed.
+/// The times of one schedule. A parsed expression takes kilobytes, so only the text is kept. It is
+/// parsed again whenever the next time is needed.
 #[derive(Debug, Clone)]
 pub struct Times {
     schedule: Arc<Schedule>,
@@ -87,11 +86,11 @@ enum Kind {
     Every { ms: i64 },
 }
 
-/// An expression that has no time after this one has none.
+/// An expression without a time after this date never has one.
 const CALENDAR_START: DateTime = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
 
 impl Times {
-    /// Reads the times of a schedule, and finds the first one after `after`.
+    /// Reads the times of a schedule, and finds the first time after `after`.
     pub fn read(
         schedule: Arc<Schedule>,
         after: UnixMs,
@@ -122,7 +121,6 @@ impl Times {
         self.after(after, &mut None)
     }
 
-    /// The times after `after` in order.
     pub fn iter(&self, after: UnixMs) -> impl Iterator<Item = UnixMs> + '_ {
         let mut at = after;
         let mut parsed = None;
@@ -132,15 +130,15 @@ impl Times {
         })
     }
 
-    /// The `most` newest times in (`after`, `until`], oldest first. Looks at a bounded number of
-    /// times, however long the range is.
+    /// Returns the `most` newest times in (`after`, `until`], oldest first. However long the range
+    /// is, the search looks at a bounded number of times.
     pub fn newest(&self, after: UnixMs, until: UnixMs, most: usize) -> Vec<UnixMs> {
         const HOUR_MS: i64 = 3_600_000;
         let mut window = HOUR_MS;
         loop {
             let start = until.saturating_sub(window).max(after);
-            // Each window is larger than the one before by a constant factor, and was searched only
-            // because the smaller one has fewer times than `most`.
+            // The search stays bounded: each window is larger than the one before by a constant
+            // factor, and is searched only if the smaller window has fewer than `most` times.
             let found: Vec<UnixMs> = self.iter(start).take_while(|time| *time <= until).collect();
             if found.len() >= most || start == after {
                 let surplus = found.len().saturating_sub(most);
@@ -170,7 +168,7 @@ impl Times {
     }
 }
 
-/// Checks an expression without a zone.
+/// Checks an expression without its time zone.
 pub fn check_expression(expression: &str) -> Result<(), TimesError> {
     if is_never(&read(expression)?) { Err(TimesError::Never) } else { Ok(()) }
 }
@@ -179,7 +177,7 @@ fn is_never(cron: &Cron) -> bool {
     search(cron, CALENDAR_START, true).is_none()
 }
 
-/// Whether an expression names no hours: it runs in every hour of its days.
+/// Whether an expression names no hours, and so runs in every hour of its days.
 fn is_hourly(cron: &Cron) -> bool {
     (0..24).all(|hour| cron.pattern.hours.is_bit_set(hour, 1).unwrap_or(false))
 }
@@ -188,16 +186,17 @@ fn search(cron: &Cron, from: DateTime, inclusive: bool) -> Option<DateTime> {
     cron.find_next_occurrence(&from, inclusive).ok()
 }
 
-/// An expression that names hours runs once for each local time that it names. A local time that
-/// the clock skips runs when the clock has moved; one that the clock repeats runs the first time.
+/// Finds the next time of an expression that names hours. It runs once for each local time that it
+/// names. If the clock skips that local time, the expression runs when the clock has moved. If the
+/// clock repeats it, the expression runs the first time.
 fn next_of_hours(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
     let mut local = zone.to_datetime(after);
     loop {
         local = search(cron, local, false)?;
         let found = zone.to_ambiguous_timestamp(local);
         let time = match found.offset() {
-            // The later offset makes of the skipped local time one before the change, so the change
-            // is the next transition.
+            // With the later offset, the skipped local time lies before the change. The change is
+            // therefore the next transition.
             AmbiguousOffset::Gap { after: offset, .. } => {
                 let before = offset.to_timestamp(local).ok()?;
                 zone.following(before).next()?.timestamp()
@@ -206,16 +205,16 @@ fn next_of_hours(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<Times
                 found.earlier().ok()?
             }
         };
-        // In the second pass of a repeated hour, its times have run already. After a skipped hour,
-        // all of its times have become one.
+        // A time that is not later is passed over. In the second pass of a repeated hour, its times
+        // have run already. After a skipped hour, all its times fall on one moment.
         if time > after {
             return Some(time);
         }
     }
 }
 
-/// An expression that runs in every hour follows elapsed time: it runs in both passes of a
-/// repeated hour, and a skipped hour, which has no length, contains no run.
+/// Finds the next time of an expression that runs in every hour. It follows elapsed time: it runs
+/// in both passes of a repeated hour, and never in a skipped hour, which has no length.
 fn next_of_every_hour(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
     // Between two changes of the clock, local time and elapsed time differ by a constant.
     let mut from = after;
@@ -234,7 +233,7 @@ fn next_of_every_hour(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<
     }
 }
 
-/// A time for people and for header fields: RFC 3339 in UTC.
+/// A time for people and for header fields, as RFC 3339 in UTC.
 pub fn shown(time: UnixMs) -> String {
     Timestamp::from_millisecond(time).unwrap_or(Timestamp::MAX).to_string()
 }
@@ -287,7 +286,7 @@ mod tests {
         let at = "2026-03-29T01:00:00Z";
         check("*/15 2-3 * * *", "Europe/Berlin", before, &[at, "2026-03-29T01:15:00Z"]);
         check("0 */2 * * *", "Europe/Berlin", before, &[at, "2026-03-29T02:00:00Z"]);
-        // An expression for every hour loses nothing: no time passes.
+        // An expression for every hour loses no run, because no time passes in the skipped hour.
         check("30 * * * *", "Europe/Berlin", "2026-03-29T00:30:00Z", &["2026-03-29T01:30:00Z"]);
         // Lord Howe Island moves from 02:00 to 02:30.
         let moved = ["2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"];
@@ -301,7 +300,7 @@ mod tests {
         check("30 2 * * *", "Europe/Berlin", "2026-10-25T00:00:00Z", &once);
         let hourly = ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z"];
         check("30 * * * *", "Europe/Berlin", "2026-10-25T00:00:00Z", &hourly);
-        // A restart in the second pass of the hour repeats nothing.
+        // A restart in the second pass of the hour repeats no run.
         check("30 2 * * *", "Europe/Berlin", "2026-10-25T01:10:00Z", &["2026-10-26T01:30:00Z"]);
     }
 
@@ -347,8 +346,8 @@ mod tests {
         }
     }
 
-    /// Where a search begins does not change what it finds. Otherwise a schedule could be due
-    /// without a time that runs.
+    /// The result of a search must not depend on where it begins. Otherwise a schedule could be due
+    /// without having a time to run.
     #[test]
     fn a_search_from_any_moment_finds_the_same_times() {
         const MINUTE: i64 = 60_000;

@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 const YEAR: i16 = 2026;
 
-/// Summer time of an hour in both hemispheres, summer time of half an hour, an offset with a
-/// fraction of an hour, and no clock changes.
+/// Zones whose summer time adds an hour, in both hemispheres, or half an hour; a zone whose offset
+/// has a fraction of an hour; and a zone without clock changes.
 const ZONES: [&str; 5] =
     ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"];
 
 /// Expressions that both libraries read in the same way. All forms of fields occur, and the hours
-/// of clock changes (1, 2 and 3) occur in many.
+/// of clock changes (1, 2 and 3) occur often.
 const EXPRESSIONS: &[&str] = &[
     "*/5 * * * *",
     "7,37 * * * *",
@@ -81,7 +81,7 @@ fn cron(expression: &str, zone: &str) -> Times {
     Times::read(Arc::new(schedule), 0).unwrap().0
 }
 
-/// The times of the year in a zone, in seconds since 1970.
+/// Returns our times of the year in a zone, in seconds since 1970.
 fn ours(expression: &str, zone: &str) -> Vec<i64> {
     let start = |year| {
         let zone = mote_schedule::times::zone(zone).unwrap();
@@ -144,7 +144,8 @@ fn a_year_in_five_zones_is_the_year_of_croniter() {
             differ
                 .push(format!("{expression} in {zone}: only ours {more:?}, only theirs {fewer:?}"));
         }
-        // By its own rule croniter may differ from ours only where our rule is about a clock change.
+        // croniter has a different rule for clock changes, so its times may differ from ours only
+        // near such a change.
         if !one["own"].is_null() {
             let own = seconds(&one["own"]);
             for time in only(&ours, &own).into_iter().chain(only(&own, &ours)) {

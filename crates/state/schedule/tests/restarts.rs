@@ -1,5 +1,5 @@
-//! A node that is stopped, killed and started at random moments, and whose clock steps, runs every
-//! due time exactly once. The due times come from croniter and zoneinfo, in ten zones, through the
+//! A node is stopped, killed and started at random moments, and its clock steps. It must run every
+//! due time exactly once. The due times come from croniter and zoneinfo, in ten zones, over the
 //! days on which their clocks change.
 
 #![allow(clippy::unwrap_used)]
@@ -22,7 +22,7 @@ const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
 const YEAR: i32 = 2026;
 
-/// Each zone, and a day of its year on which the clock changes, or any day where it never does.
+/// Each zone with a day on which its clock changes, or any day if it never does.
 const ZONES: [(&str, (u32, u32)); 10] = [
     ("Europe/Berlin", (3, 29)),
     ("Europe/Lisbon", (10, 25)),
@@ -38,7 +38,8 @@ const ZONES: [(&str, (u32, u32)); 10] = [
 const EXPRESSIONS: [&str; 6] =
     ["*/10 * * * *", "7,37 * * * *", "0 * * * *", "30 1,2,3 * * *", "0 0,12 * * *", "*/15 2 * * *"];
 
-/// The due times of a year by expression and zone, by another library than the product's.
+/// The due times of a year by expression and zone, computed by a library that the product does not
+/// use.
 fn oracle() -> Option<BTreeMap<(String, String), Vec<UnixMs>>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = here.join("../../../.cache/test-venv/bin/python");
@@ -70,40 +71,40 @@ fn oracle() -> Option<BTreeMap<(String, String), Vec<UnixMs>>> {
     Some(all.iter().map(|one| (key(one), times(one))).collect())
 }
 
-/// A small generator of numbers with a seed.
+/// A small seeded generator of random numbers.
 struct Random(u64);
 
 impl Random {
-    /// A number from 0 to `end`, without `end`.
+    /// Returns a number from 0 up to but not including `end`.
     fn below(&mut self, end: i64) -> i64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) as i64 % end
     }
 }
 
-/// A journal: it accepts each key once, and keeps that through kills.
+/// A journal that accepts each key once. It survives kills.
 #[derive(Default)]
 struct Journal {
     keys: HashSet<String>,
     ran: Vec<UnixMs>,
 }
 
-/// Everything that a node on disk keeps, and what happened in its life.
+/// Everything that a node keeps on disk, and what has happened to it.
 struct Life<'a> {
     schedule: &'a Arc<Schedule>,
     random: Random,
     journal: Journal,
     mark: Option<UnixMs>,
-    /// The times in which the node was off, from its end to its next start.
+    /// The periods in which the node was off, each from a stop or kill to the next start.
     off: Vec<(UnixMs, UnixMs)>,
 }
 
 impl Life<'_> {
-    /// Runs what is due, and lets the journal answer at once, later, or not before a kill.
+    /// Runs due times. The journal answers at once, later, or not before a kill.
     fn look(&mut self, book: &mut Book, now: UnixMs, is_killed: bool) {
         while book.wake().is_some_and(|wake| wake <= now) {
             for run in book.due(now) {
-                // A kill may come before the journal has it.
+                // A kill may come before the journal has received the run.
                 if is_killed && self.random.below(2) == 0 {
                     continue;
                 }
@@ -118,7 +119,8 @@ impl Life<'_> {
         }
     }
 
-    /// Lives from `from` to `until`: starts, waits, stops or is killed, and starts again.
+    /// Runs the node from `from` to `until`: it starts, waits, stops or is killed, and starts
+    /// again.
     fn live(&mut self, from: UnixMs, until: UnixMs) {
         let mut now = from;
         let mut is_first = true;
@@ -140,7 +142,7 @@ impl Life<'_> {
             let end = (now + 1 + length).min(until);
             while now < end {
                 self.look(&mut book, now, false);
-                // The clock is set back by up to a minute once in a while; the timer reports that.
+                // Once in a while the clock is set back by up to a minute, which the timer reports.
                 if self.random.below(40) == 0 {
                     now -= self.random.below(MINUTE);
                     book.clock_was_set(now);
@@ -221,7 +223,7 @@ fn every_due_time_runs_exactly_once_whatever_the_life_of_the_node() {
     assert!(due >= 2_000 && lives > 1_000 && changes.len() >= 7, "{due} {lives} {changes:?}");
 }
 
-/// Whether the promise of `docs/guides/schedules.md` is that this time runs.
+/// Whether `docs/guides/schedules.md` promises that this time runs.
 fn must_run(all: &[UnixMs], time: UnixMs, off: &[(UnixMs, UnixMs)], missed: Missed) -> bool {
     let Some((end, start)) = off.iter().find(|(end, start)| *end < time && time <= *start) else {
         return true;

@@ -1,8 +1,8 @@
 //! Unpacks an uploaded archive, which is not trusted.
 //!
-//! A plain or gzip tar becomes a tree below one empty folder, or the whole archive is refused: no
-//! path and no link leads outside, there are no devices, no set-id bits and no two names for one
-//! file, and every limit holds.
+//! A plain or gzip tar becomes a tree below one empty folder. The whole archive is refused if a
+//! path or a link leads outside, if it contains a device, if two names stand for the same file, or
+//! if a limit is exceeded. Set-id bits are never kept.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -16,8 +16,8 @@ use crate::entry_path::{self, shown};
 use crate::tar::{Entry, EntryKind, TarReader};
 use crate::tree::{Node, TreeError, TreeWriter};
 
-/// The ratio limit does not apply to compressed input this small, because a small text compresses
-/// well.
+/// The ratio limit does not apply to compressed input up to this size, because a small text
+/// compresses very well.
 pub(crate) const RATIO_FREE_BYTES: u64 = 1 << 20;
 /// Largest content of the entry that is returned to the caller.
 const SET_ASIDE_BYTES_MAX: u64 = 1 << 20;
@@ -25,11 +25,11 @@ const SET_ASIDE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, Clone)]
 pub struct ArchiveLimits {
     pub entries: u64,
-    /// Most bytes of all files together.
+    /// The most bytes of all files together.
     pub bytes: u64,
-    /// Highest ratio of unpacked to packed size, for compressed archives.
+    /// Highest ratio of unpacked to packed size. Applies to compressed archives.
     pub ratio: u64,
-    /// The content of a first entry with this name is returned to the caller and not written.
+    /// If the first entry has this name, its content is returned to the caller and not written.
     pub set_aside: Option<String>,
 }
 
@@ -45,7 +45,7 @@ pub struct Unpacked {
     /// The hash of the tree.
     pub hash: String,
     pub files: u64,
-    /// The bytes in them.
+    /// Bytes in the files.
     pub bytes: u64,
     /// What was changed or left out.
     pub notes: Vec<String>,
@@ -80,7 +80,7 @@ pub fn unpack(
     }
 }
 
-/// Any source is behind a pointer, so that a binary contains the code once.
+/// The source is a trait object, so that the binary contains this code only once.
 fn unpack_tar(
     input: &mut dyn Read,
     root: &Path,
@@ -205,8 +205,8 @@ impl<'l, R: Read> Unpacking<'l, R> {
         .map_err(|error| named(entry, error))
     }
 
-    /// A hard link becomes a copy of a file that is earlier in the archive. A real link would make
-    /// two paths share a mode, and the tree is named by its content in any case.
+    /// Adds a hard link as a copy of a file earlier in the archive. A real link would make two
+    /// paths share a mode, and the tree is named by its content in either case.
     fn add_hardlink(&mut self, entry: &Entry, path: &str) -> Result<(), ArchiveError> {
         let target =
             entry_path::normal(&entry.link).map_err(|_| entry.fault("link leaves the function"))?;
@@ -235,7 +235,7 @@ impl<'l, R: Read> Unpacking<'l, R> {
     }
 }
 
-/// An error in either side of writing a file.
+/// An error while writing a file: of the archive's side or of the tree's side.
 pub(crate) enum Filling {
     Archive(ArchiveError),
     Tree(TreeError),
@@ -262,7 +262,7 @@ fn refused(entry: &Entry, error: TreeError) -> ArchiveError {
     }
 }
 
-/// Copies the data of `read`; returns its size and digest.
+/// Copies the data of `read`. Returns its size and digest.
 pub(crate) fn copy(
     file: &mut File,
     mut read: impl FnMut(&mut [u8]) -> Result<usize, ArchiveError>,

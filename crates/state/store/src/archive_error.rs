@@ -10,22 +10,22 @@ pub enum ArchiveError {
     /// One entry is not allowed.
     #[error("entry {index}{}: {reason}", name_text(.path))]
     Entry {
-        /// Its number, from 1.
+        /// The entry's number, from 1.
         index: u64,
-        /// Its path, escaped and cut; may be empty.
+        /// The entry's path, escaped and cut; may be empty.
         path: String,
         reason: String,
     },
     /// A limit is exceeded.
     #[error("{0}")]
     TooLarge(String),
-    /// The data ended in the middle.
+    /// The data ended in the middle of an entry.
     #[error("archive ends early, in or after entry {index}")]
     Cut {
         /// The last entry seen.
         index: u64,
     },
-    /// The data is neither a tar nor a gzip of one.
+    /// The data is neither a tar nor a gzip-compressed tar.
     #[error("not a tar archive (plain tar and gzip are read)")]
     NotTar,
     /// Bytes follow the end mark.
@@ -67,7 +67,7 @@ impl ArchiveError {
         }
     }
 
-    /// Classifies a failed read; limits pass through readers as [`Past`].
+    /// Classifies a failed read. Limits pass through readers as [`Past`].
     pub(crate) fn from_read(error: io::Error) -> Self {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<Past>()) {
             Some(Past::Ratio(ratio)) => {
@@ -84,7 +84,8 @@ impl From<TreeError> for ArchiveError {
     fn from(error: TreeError) -> Self {
         match error {
             TreeError::Io(error) => ArchiveError::Io(error),
-            // The caller reports this error with its entry; this arm only satisfies the type.
+            // The caller reports this error together with its entry. This arm only satisfies the
+            // type.
             TreeError::Taken(_) | TreeError::ThroughLink => ArchiveError::NotTar,
         }
     }

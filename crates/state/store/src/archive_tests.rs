@@ -66,7 +66,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A header whose field at `at` is overwritten, with a corrected checksum.
+/// A header whose field at `at` is overwritten. The checksum is corrected.
 fn patched(kind: u8, path: &str, size: u64, at: usize, bytes: &[u8]) -> [u8; BLOCK] {
     let mut head = header(kind, path.as_bytes(), b"", size, 0o644);
     head[at..at + bytes.len()].copy_from_slice(bytes);
@@ -100,7 +100,8 @@ fn hostile_archives_are_refused_in_words() {
             tar().pax(&[("path", "../x")]).file("x", "").end(),
         ),
         (
-            // If it were cut after 4,096 bytes, it would be a different path, which is allowed.
+            // If this path were cut after 4,096 bytes, it would become a different path, which is
+            // allowed.
             "entry 1 `././././././././././././././././././././././././././././././././…`: its path is longer than 4,096 bytes",
             tar().pax(&[("path", &format!("{}name", "./".repeat(2047)))]).file("x", "").end(),
         ),
@@ -383,8 +384,8 @@ fn the_name_of_a_tree_depends_on_content_alone() {
 
 #[test]
 fn archives_of_other_programs_are_read() {
-    // Every archiver here that is installed must make archives that we accept, because formats
-    // change over time.
+    // Every archiver installed here must make archives that we accept, because formats change over
+    // time.
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("src");
     std::fs::create_dir_all(root.join("pkg")).unwrap();
@@ -414,7 +415,7 @@ fn archives_of_other_programs_are_read() {
 
 #[test]
 fn noise_never_panics() {
-    // A cheap substitute for the fuzzer: every single-byte change of a valid archive.
+    // A cheap substitute for the fuzzer: tries every single-byte change of a valid archive.
     let good = tar().pax(&[("path", "p"), ("size", "3")]).file("x", "abc").link("l", "p").end();
     for at in 0..good.len() {
         for change in [0x01, 0x80, 0xff] {

@@ -7,7 +7,7 @@ use crate::schema;
 use crate::store::Store;
 
 impl Store {
-    /// Stores a call; it is on disk when this returns its number, which is never used again.
+    /// Stores a call and returns its number, which is never used again. The call is then on disk.
     pub fn add_call(&self, record: &[u8]) -> Result<u64, StoreError> {
         let number = self.change(|change| {
             change.execute("INSERT INTO calls (record) VALUES (?1)", params![record])?;

@@ -1,15 +1,15 @@
 //! Group commit: many callers share one transaction of SQLite, and therefore one sync of the disk.
 //!
 //! A [`Committer`] is a thread that owns the only writing connection of one database file. It takes
-//! every job that is waiting, runs all of them in one transaction, commits once, and then answers
-//! each. While it commits, further jobs collect for the next transaction. No job waits for others
-//! on purpose, so a single caller pays for one sync and little more.
+//! every waiting job, runs all of them in one transaction, commits once, and then answers each job.
+//! While it commits, new jobs collect for the next transaction. The committer never delays a job to
+//! wait for others, so a single caller pays for one sync and little more.
 //!
-//! A job that fails or panics leaves nothing, and does not affect the other jobs of its transaction:
-//! it either makes a single change, or runs in a savepoint.
+//! A job that fails or panics leaves no change, and does not affect the other jobs of its
+//! transaction. For this reason a job either makes a single change or runs in a savepoint.
 //!
-//! A file may have a [`Follower`], which learns what each transaction has changed and keeps it in
-//! another place. The durable jobs of such a file are answered by the follower, and its commits do
+//! A file may have a [`Follower`], which learns what each transaction has changed and keeps the
+//! changes in another place. For such a file the follower answers the durable jobs, and commits do
 //! not sync the disk.
 
 use std::panic::AssertUnwindSafe;
@@ -26,14 +26,14 @@ use crate::error::StoreError;
 use crate::files;
 use crate::schema;
 
-/// Most jobs of one transaction. It bounds the memory of the answers that wait for the commit, and
-/// how long the first of them waits.
+/// The most jobs of one transaction. This limits the memory of the answers that wait for the
+/// commit, and the time that the first job waits.
 const JOBS_MAX: usize = 1_024;
 
-/// The error of a job. Jobs of one transaction share the error of its commit.
+/// The error of a job. All jobs of a transaction share the error of its commit.
 pub type CommitError = Arc<StoreError>;
 
-/// The tables of a database file: SQL for each step from an empty file to the newest version. A
+/// The tables of a database file: the SQL of each step from an empty file to the newest version. A
 /// released step never changes.
 pub type Steps = &'static [&'static str];
 
@@ -45,34 +45,35 @@ pub struct Committer {
     thread: Option<JoinHandle<()>>,
     /// The thread of the follower.
     answering: Option<ThreadId>,
-    /// Whether the log has a line that the file is damaged.
+    /// Whether the log already says that the file is damaged.
     damage_said: Arc<AtomicBool>,
 }
 
-/// Runs in the transaction, or learns why there is none, and returns what answers the caller after
-/// the commit.
+/// Runs in the transaction, or receives the error that prevented it. Returns the closure that
+/// answers the caller after the commit.
 type Work = Box<dyn FnOnce(Result<&Connection, CommitError>) -> Answer + Send>;
 
-/// Answers a job: with its own result, or with the error that keeps that result from being durable.
+/// Answers a job with its own result, or with the error because of which that result is not
+/// durable.
 pub type Answer = Box<dyn FnOnce(Option<&CommitError>) + Send>;
 
-/// Keeps what the transactions of a file change in another place. All calls come from the
-/// committer's thread and must not wait for that place.
+/// Keeps the changes of a file's transactions in another place. All calls come from the committer's
+/// thread and must not wait for that place.
 pub trait Follower: Send {
-    /// The thread that answers durable jobs. It may drop the committer, and then does not wait for
-    /// itself.
+    /// The thread that answers durable jobs. If this thread drops the committer, the drop does not
+    /// wait for the thread.
     fn thread(&self) -> ThreadId;
 
-    /// Why the file takes no more jobs, if that is so.
+    /// Why the file takes no more jobs; `None` if it takes them.
     fn refusal(&self) -> Option<CommitError>;
 
-    /// Runs in each transaction, after its jobs. An error undoes the transaction.
+    /// Runs in each transaction, after its jobs. An error rolls the transaction back.
     fn collect(&mut self, connection: &Connection) -> rusqlite::Result<()>;
 
-    /// The transaction has failed, and nothing of it remains.
+    /// The transaction has failed and was rolled back.
     fn undone(&mut self);
 
-    /// The transaction is committed. The follower answers its durable jobs when what they changed is
+    /// The transaction is committed. The follower answers the durable jobs once their changes are
     /// safe in the other place.
     fn committed(&mut self, answers: Vec<Answer>);
 }
@@ -82,23 +83,23 @@ struct Job {
     work: Work,
 }
 
-/// Refuses a file that a newer version or another program made, and writes nothing. Blocks.
+/// Fails, without writing, if a newer version or another program made the file. Blocks.
 pub fn refuse_newer(path: &Path, steps: Steps) -> Result<(), StoreError> {
     if path.exists() && !files::begins_like_a_database(path) {
-        // `Store::check_file` says so and moves it aside.
+        // `Store::check_file` reports such a file and moves it aside.
         return Ok(());
     }
     schema::refuse_newer(path, steps.len() as u32)
 }
 
 impl Committer {
-    /// Opens `path`, makes or migrates its tables, and starts the thread. Blocks. Refuses a file
-    /// that another program or a newer version made.
+    /// Opens `path`, creates or migrates its tables, and starts the thread. Fails if another
+    /// program or a newer version made the file. Blocks.
     pub fn open(path: &Path, steps: Steps, thread_name: &str) -> Result<Self, StoreError> {
         Self::start(path, schema::open_file(path, steps)?, None, thread_name)
     }
 
-    /// Opens a file in the same way, with a follower that `follow` makes from its open connection.
+    /// Opens a file like `open`, with a follower that `follow` makes from the open connection.
     pub fn open_followed(
         path: &Path,
         steps: Steps,
@@ -132,15 +133,14 @@ impl Committer {
         })
     }
 
-    /// The database file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Submits a job; does not block. `work` runs on the committer's thread in a transaction that
-    /// it shares with other jobs; `done` receives its result on the same thread after the commit,
-    /// and must not block. If `is_durable`, the result is on disk by then. Otherwise it survives the
-    /// end of the process, and a power cut only if a durable job followed.
+    /// Submits a job. Does not block. `work` runs on the committer's thread in a transaction that
+    /// it shares with other jobs. `done` receives the result on the same thread after the commit,
+    /// and must not block. If `is_durable`, the result is on disk by then. Otherwise it survives
+    /// the end of the process, but a power cut only if a durable job followed.
     pub fn submit<T: Send + 'static>(
         &self,
         is_durable: bool,
@@ -150,8 +150,8 @@ impl Committer {
         self.send(is_durable, |connection, path| in_savepoint(connection, path, work), done);
     }
 
-    /// The same for a job whose only change is its last statement. It needs no savepoint, and a
-    /// savepoint copies every page that the job changes.
+    /// Submits a job whose only change is its last statement. Such a job needs no savepoint. A
+    /// savepoint would copy every page that the job changes.
     pub fn submit_one<T: Send + 'static>(
         &self,
         is_durable: bool,
@@ -191,8 +191,8 @@ impl Committer {
         }
     }
 
-    /// A connection for reading only; it sees what was committed before each of its statements.
-    /// Blocks.
+    /// Opens a connection for reading only. Each statement sees everything that was committed
+    /// before it. Blocks.
     pub fn reader(&self) -> Result<Connection, StoreError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
             | OpenFlags::SQLITE_OPEN_NO_MUTEX
@@ -207,8 +207,8 @@ impl Committer {
 impl Drop for Committer {
     fn drop(&mut self) {
         drop(self.jobs.take());
-        // An answer on the committer's own thread, or its follower's, may hold the last reference to
-        // it.
+        // An answer that runs on the committer's or the follower's thread may hold the last
+        // reference to the committer. Joining the own thread would never return.
         let here = std::thread::current().id();
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != here
@@ -219,7 +219,7 @@ impl Drop for Committer {
     }
 }
 
-/// Runs one job so that it either happens as a whole or leaves nothing.
+/// Runs one job so that either all of its changes happen or none.
 fn in_savepoint<T>(
     connection: &Connection,
     path: &Path,
@@ -231,13 +231,13 @@ fn in_savepoint<T>(
     let worked = caught(connection, path, work);
     let worked = worked.and_then(|value| run("RELEASE job").map(|_| value).map_err(sql));
     if worked.is_err() {
-        // If these fail, the transaction is over, and its commit will fail too.
+        // If these statements fail, the transaction is over, and its commit will fail too.
         let _ = run("ROLLBACK TO job").and_then(|_| run("RELEASE job"));
     }
     worked
 }
 
-/// Runs a job; a panic becomes an error.
+/// Runs a job, and turns a panic into an error.
 fn caught<T>(
     connection: &Connection,
     path: &Path,
@@ -256,9 +256,9 @@ fn caught<T>(
 struct Open {
     path: PathBuf,
     connection: Connection,
-    /// Whether commits sync the disk at the moment.
+    /// Whether commits sync the disk now.
     syncs: bool,
-    /// Why the file takes no more changes.
+    /// Why the file takes no more changes; `None` if it takes them.
     broken: Option<CommitError>,
     follower: Option<Box<dyn Follower>>,
 }
@@ -311,8 +311,8 @@ impl Open {
     fn begin(&mut self, is_durable: bool) -> Result<(), CommitError> {
         let sql = |error| Arc::new(schema::sql(&self.path, error));
         if self.syncs != is_durable {
-            // In this mode SQLite syncs when it moves its log into the file, so that the file stays
-            // whole, and not at each commit.
+            // In NORMAL mode SQLite does not sync at each commit. It syncs only when it moves its
+            // log into the file, which keeps the file whole.
             let mode = if is_durable { "FULL" } else { "NORMAL" };
             self.connection.execute_batch(&format!("PRAGMA synchronous = {mode}")).map_err(sql)?;
             self.syncs = is_durable;
@@ -334,8 +334,8 @@ impl Open {
             let _ = self.run("ROLLBACK");
         }
         if of_sync {
-            // The kernel may have dropped pages that it could not write, so a later sync that
-            // succeeds would prove nothing about them.
+            // The kernel may have dropped pages that it could not write. A later sync that succeeds
+            // would prove nothing about those pages.
             self.broken = Some(error.clone());
         }
         Err(error)
@@ -390,7 +390,7 @@ mod tests {
         let path = dir.path().join("numbers.db");
         let committer = Committer::open(&path, STEPS, "numbers").expect("opens");
         let (answers, received) = channel();
-        // The first job holds the thread until all others have been submitted, so they share one
+        // The first job blocks the thread until all others have been submitted, so they share one
         // transaction.
         let (go, wait) = channel::<()>();
         let hold = move |_: &Connection| wait.recv().map_err(|_| rusqlite::Error::InvalidQuery);

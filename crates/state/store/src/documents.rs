@@ -10,12 +10,12 @@ use crate::store::Store;
 pub struct DocumentChange {
     pub collection: String,
     pub key: String,
-    /// Its new content; `None` removes it.
+    /// The document's new content; `None` removes the document.
     pub value: Option<Vec<u8>>,
 }
 
 impl Store {
-    /// Makes all of the changes or none of them; they are on disk when this returns.
+    /// Makes all of the changes or none of them. They are on disk when this returns.
     pub fn put_documents(&self, changes: &[DocumentChange]) -> Result<(), StoreError> {
         self.change(|change| {
             let put = "INSERT INTO documents (collection, key, value) VALUES (?1, ?2, ?3)
@@ -31,7 +31,7 @@ impl Store {
         })
     }
 
-    /// Keys and documents of a collection, by key.
+    /// Returns the keys and documents of a collection, sorted by key.
     pub fn documents(&self, collection: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
         let connection = self.lock();
         let sql = |error| schema::sql(self.root(), error);

@@ -1,6 +1,6 @@
 //! Rules for paths inside an archive or a code tree.
 
-/// Longest component in bytes, which every file system here allows.
+/// Longest path component in bytes. Every supported file system allows this length.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 pub(crate) const DEPTH_MAX: usize = 32;
 
@@ -28,7 +28,8 @@ impl PathFault {
     }
 }
 
-/// The path in normal form, components joined by `/`; empty for the root itself (`.` or `./`).
+/// Returns the path in normal form: components joined by `/`, and empty for the root itself (`.` or
+/// `./`).
 ///
 /// Windows' ways to leave a folder (`..\\x`, `C:x`) are refused as well, because an archive must
 /// mean the same on every system.
@@ -61,9 +62,9 @@ pub(crate) fn normal(raw: &[u8]) -> Result<String, PathFault> {
 
 /// Whether a symbolic link at `path` may point to `target`.
 ///
-/// Only leading `..` are allowed, and no more of them than the link has folders above it inside the
-/// tree. No entry is written through a link, so those folders are real. For this reason every link
-/// ends inside, even if its path leads through another link.
+/// The target may contain `..` only at its start, at most once for each folder that is above the
+/// link and inside the tree. No entry is written through a link, so those folders are real.
+/// Therefore every link ends inside the tree, even if its path leads through another link.
 pub(crate) fn link_stays_inside(path: &str, target: &str) -> bool {
     if target.is_empty()
         || target.len() > 1024

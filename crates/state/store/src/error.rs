@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use crate::archive_error::ArchiveError;
 
-/// The reason why an operation of the store failed. No partial result remains.
+/// Why an operation of the store failed. No partial result remains.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A newer version made the tables; nothing was written.
+    /// A newer version made the tables. Nothing was written.
     #[error(
         "{path}: written by a newer version of mote (table format {found}, this version knows {known}). \
          Nothing was changed. Install the newer version again, or name another --data folder"
@@ -16,9 +16,9 @@ pub enum StoreError {
     Newer {
         /// The database file.
         path: PathBuf,
-        /// Its version.
+        /// The version of the file's tables.
         found: u32,
-        /// The newest version this program knows.
+        /// The newest version that this program knows.
         known: u32,
     },
     /// Another process holds the data directory.
@@ -26,14 +26,14 @@ pub enum StoreError {
     InUse {
         /// The data directory.
         path: PathBuf,
-        /// The process that holds it, `?` if it left no number.
+        /// The process that holds the directory; `?` if it left no number.
         pid: String,
     },
     /// No space left.
     #[error("node disk full ({left_text} left)")]
     DiskFull {
         left_bytes: u64,
-        /// `left_bytes` as text for people.
+        /// `left_bytes` in a form for people.
         left_text: String,
     },
     /// The file system returned an error.
@@ -44,7 +44,8 @@ pub enum StoreError {
     /// A file or row differs from what was written.
     #[error("{0}")]
     Damaged(String),
-    /// There is code, but the database that names it is missing or empty. Nothing was removed.
+    /// There is code, but the database that should name it is missing or empty. Nothing was
+    /// removed.
     #[error(
         "{path} is missing or empty, but there is stored code such as {tree}, which would be \
          removed. Restore mote.db from a backup, or move the folders code and packages away \
@@ -53,7 +54,7 @@ pub enum StoreError {
     Lost {
         /// The database file.
         path: PathBuf,
-        /// A tree that it must have named.
+        /// A tree that the database must have named.
         tree: PathBuf,
     },
     /// The uploaded archive is refused.
@@ -62,13 +63,13 @@ pub enum StoreError {
     /// There is no such function or revision.
     #[error("no revision {revision} of {function}")]
     NoSuchRevision { function: String, revision: u64 },
-    /// A revision names code or packages that are not there.
+    /// A revision names code or packages that are not stored.
     #[error("{0} is not in the store")]
     NotStored(String),
-    /// The place that keeps the changes of this file outside of the machine cannot be reached.
+    /// The place outside of the machine that keeps this file's changes cannot be reached.
     #[error("the stream that keeps accepted invocations cannot be reached: {0}")]
     Away(String),
-    /// Another node owns that place now.
+    /// Another node now owns the place that keeps this file's changes.
     #[error("another node has taken over the accepted invocations of this node: {0}")]
     TakenOver(String),
     /// The key cannot be the name of a package folder.
@@ -94,7 +95,7 @@ impl StoreError {
         }
     }
 
-    /// What the user can do about it, where the text of the error does not say it.
+    /// Returns what the user can do about the error, if the error's text does not say it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             StoreError::DiskFull { .. } => Some(
@@ -116,7 +117,7 @@ impl StoreError {
         }
     }
 
-    /// Names the file of an I/O error, and distinguishes a full disk.
+    /// Adds the file's path to an I/O error, and distinguishes a full disk.
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::StorageFull {
             return Self::disk_full(path);

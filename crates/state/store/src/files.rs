@@ -1,5 +1,5 @@
-//! The other databases of a node, `journal.db` and `state.db`: whether one that the node had is
-//! missing or damaged. Without this check SQLite would make a new, empty file in its place.
+//! Checks the other databases of a node, `journal.db` and `state.db`: is a database that the node
+//! had missing or damaged? Without this check SQLite would create a new, empty file in its place.
 
 use std::fmt;
 use std::fs::File;
@@ -11,12 +11,12 @@ use crate::error::StoreError;
 use crate::schema;
 use crate::store::{Store, sync_dir};
 
-/// A database of the node that is not there any more.
+/// A database that the node had and has lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostFile {
-    /// Its name in the data folder.
+    /// The database's name in the data folder.
     pub name: String,
-    /// What is left of it.
+    /// What is left of the database.
     pub loss: Loss,
 }
 
@@ -24,7 +24,7 @@ pub struct LostFile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Loss {
     Missing,
-    /// A damaged file, which was moved aside.
+    /// The file was damaged, and was moved aside.
     Damaged {
         reason: String,
         moved_to: PathBuf,
@@ -43,14 +43,16 @@ impl fmt::Display for LostFile {
     }
 }
 
-/// Longest file whose pages are all looked at when the node starts: some milliseconds.
+/// Longest file of which every page is checked when the node starts. The check takes some
+/// milliseconds.
 const CHECKED_BYTES_MAX: u64 = 8 << 20;
-/// Damaged files of one name that are kept.
+/// The most damaged files of one name that are kept.
 const MOVED_MAX: u32 = 100;
 
 impl Store {
-    /// Checks the database `name` of the data folder before it is opened. A damaged one is moved aside
-    /// with its log, so that a new one can be made; the result says what was lost.
+    /// Checks the database `name` of the data folder before it is opened. A damaged database is
+    /// moved aside together with its log, so that a new one can be made. The result says what was
+    /// lost.
     pub fn check_file(&self, name: &str) -> Result<Option<LostFile>, StoreError> {
         let path = self.root().join(name);
         let was_made = self.mark(&schema::made(name))?.is_some();
@@ -63,7 +65,7 @@ impl Store {
             if !was_made {
                 return Ok(None);
             }
-            // A log without its file is of no use, and SQLite would remove it.
+            // A log without its file is useless, and SQLite would remove it.
             self.forget_mark(&schema::made(name))?;
             return Ok(Some(LostFile { name: name.to_owned(), loss: Loss::Missing }));
         }
@@ -103,7 +105,7 @@ impl Store {
     }
 }
 
-/// What is wrong with a file that is not empty.
+/// Returns what is wrong with a file that is not empty; `None` if nothing is.
 fn damage(path: &Path, bytes: u64) -> Result<Option<String>, StoreError> {
     let Some(header) = schema::header(path)? else {
         return Ok(Some(format!("it has {bytes} bytes, less than its header")));
@@ -126,7 +128,7 @@ fn damage(path: &Path, bytes: u64) -> Result<Option<String>, StoreError> {
     }
     let connection = schema::connect(path)?;
     match quick_check(&connection) {
-        // Its tables were still in the log, which is gone.
+        // The tables were still in the log, which is gone.
         Ok(found)
             if found == "ok"
                 && schema::pragma(&connection, "user_version")
@@ -147,7 +149,7 @@ fn quick_check(connection: &Connection) -> rusqlite::Result<String> {
     connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
 }
 
-/// Whether a file begins like a database; one that cannot be read is not.
+/// Whether a file begins like a database. False if the file cannot be read.
 pub(crate) fn begins_like_a_database(path: &Path) -> bool {
     let mut magic = [0; 16];
     let read =
@@ -162,7 +164,7 @@ mod tests {
 
     const STEPS: &[&str] = &["CREATE TABLE t (value TEXT NOT NULL) STRICT;"];
 
-    /// A data folder whose `x.db` has been made and filled.
+    /// A data folder in which `x.db` was created and filled.
     fn filled() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         drop(Store::open(folder.path()).unwrap());

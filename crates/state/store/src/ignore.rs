@@ -1,7 +1,8 @@
-//! The files that a deploy leaves out: those of a fixed list, then those in `.moteignore` or,
-//! without it, in `.gitignore`, and files of secrets that neither of them mentions.
+//! Decides which files a deploy leaves out: the files of a fixed list, the files that `.moteignore`
+//! or, without it, `.gitignore` names, and files with secrets that neither of these mentions.
 //!
-//! The rules are git's, read by the crate `ignore`. Only the file at the top of the folder is read.
+//! The rules are git's, and the crate `ignore` reads them. Only the rules at the top of the folder
+//! are read.
 
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -24,12 +25,12 @@ const ALWAYS: [&str; 11] = [
 /// The decision about an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is deployed.
+    /// The entry is deployed.
     Packed,
-    /// It is left out, because of the fixed list or a rule.
+    /// The entry is left out because of the fixed list or a rule.
     LeftOut,
-    /// It is left out although no rule says so, because files of its name hold secrets; a message
-    /// tells the user.
+    /// The entry is left out even though no rule names it, because files with its name hold
+    /// secrets. A message tells the user.
     Secret,
 }
 
@@ -44,8 +45,9 @@ impl Default for Ignore {
 }
 
 impl Ignore {
-    /// Reads the rules; `text` is the content of `.moteignore` or `.gitignore`. A rule that cannot be
-    /// read is an error with its line, because the file that it names could be a secret.
+    /// Reads the rules. `text` is the content of `.moteignore` or `.gitignore`. A rule that cannot
+    /// be read is an error that names its line, because the rule could be meant to leave out a
+    /// secret.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut rules = GitignoreBuilder::new("");
         for (at, line) in text.lines().enumerate() {
@@ -54,8 +56,8 @@ impl Ignore {
         Ok(Self { rules: rules.build().map_err(|error| error.to_string())? })
     }
 
-    /// The decision about the entry at `path` (components joined by `/`). The last rule that
-    /// matches applies.
+    /// Decides about the entry at `path` (components joined by `/`). The last matching rule
+    /// applies.
     pub(crate) fn verdict(&self, path: &str, is_dir: bool) -> Verdict {
         let name = path.rsplit('/').next().unwrap_or(path);
         if ALWAYS.contains(&name) || name.ends_with(".pyc") {
@@ -70,8 +72,8 @@ impl Ignore {
     }
 }
 
-/// Whether a file of this name holds environment variables of one machine, which often are secrets:
-/// `.env`, `.env.local` and so on, but not an example file that is meant to be read.
+/// Whether a file of this name holds environment variables of one machine, which often are secrets.
+/// Matches `.env`, `.env.local` and so on, but not an example file that is meant to be read.
 fn holds_secrets(name: &str) -> bool {
     name == ".env" || (name.starts_with(".env.") && name != ".env.example")
 }

@@ -1,4 +1,4 @@
-//! The keys of callers: what is kept of each of them, which is never the key itself.
+//! The stored data about the keys of callers. The key itself is never stored.
 
 use rusqlite::{OptionalExtension as _, Row, params};
 
@@ -12,30 +12,31 @@ pub struct StoredKey {
     pub name: String,
     /// The SHA-256 of the key.
     pub hash: [u8; 32],
-    /// The functions that it opens, as patterns without spaces; empty for every function.
+    /// The functions that the key opens, as patterns without spaces. Empty means every function.
     pub functions: Vec<String>,
-    /// When it was made, in milliseconds since 1970.
+    /// When the key was made, in milliseconds since 1970.
     pub created_at_ms: u64,
-    /// From when on it is not valid.
+    /// The time at which the key expires, in milliseconds since 1970.
     pub expires_at_ms: Option<u64>,
-    /// Whether it is the key of its caller, and not one that was replaced.
+    /// Whether this is the caller's current key. False for a key that was replaced.
     pub is_current: bool,
 }
 
-/// What became of a key that was to be added.
+/// The result of adding a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
     Stored,
-    /// The caller has a key already.
+    /// The caller already has a key.
     Exists,
-    /// Its namespace has as many keys as it may have.
+    /// The namespace already has the most keys allowed.
     Full,
 }
 
 const COLUMNS: &str = "name, hash, functions, created_at_ms, expires_at_ms, is_current";
 
 impl Store {
-    /// Adds the first key of a caller. Its namespace has at most `keys_max` callers.
+    /// Adds the first key of a caller. Fails with [`Added::Full`] if the namespace already has
+    /// `keys_max` callers.
     pub fn add_key(&self, key: &StoredKey, keys_max: i64) -> Result<Added, StoreError> {
         self.change(|change| {
             let known = "SELECT EXISTS (SELECT 1 FROM keys WHERE name = ?1)";
@@ -52,9 +53,9 @@ impl Store {
         })
     }
 
-    /// Replaces the key of a caller by one with another hash, for the same functions and as long a
-    /// time. The former key is valid until `previous_until_ms` at the latest, and one that was
-    /// replaced before is removed. Returns the new key, or `None` if the caller has none.
+    /// Replaces the key of a caller. The new key has another hash, and the same functions and
+    /// expiry. The replaced key stays valid until `previous_until_ms` at the latest, and a key that
+    /// was replaced earlier is removed. Returns the new key, or `None` if the caller has no key.
     pub fn rotate_key(
         &self,
         name: &str,
@@ -87,20 +88,20 @@ impl Store {
         })
     }
 
-    /// Removes all keys of a caller. Returns whether it had one.
+    /// Removes all keys of a caller. Returns whether the caller had one.
     pub fn remove_key(&self, name: &str) -> Result<bool, StoreError> {
         let sql = "DELETE FROM keys WHERE name = ?1";
         Ok(self.change(|change| change.execute(sql, params![name]))? > 0)
     }
 
-    /// Removes all keys of a namespace, which is not the default one.
+    /// Removes all keys of a namespace other than the default one.
     pub fn remove_keys_of(&self, namespace: &str) -> Result<(), StoreError> {
         let sql = format!("DELETE FROM keys WHERE {NAMESPACE} = ?1 || '/'");
         self.change(|change| change.execute(&sql, params![namespace]))?;
         Ok(())
     }
 
-    /// All keys by name, the current one of each caller first.
+    /// Returns all keys sorted by name, the current key of each caller first.
     pub fn keys(&self) -> Result<Vec<StoredKey>, StoreError> {
         let connection = self.lock();
         let sql = |error| schema::sql(self.root(), error);
@@ -194,7 +195,8 @@ mod tests {
         assert_eq!((new.created_at_ms, new.expires_at_ms), (2_000, Some(12_000)));
         let former = StoredKey { is_current: false, ..key("a", 1, Some(3_000)) };
         assert_eq!(store.keys().unwrap(), [new, former]);
-        // The second rotation ends the first key, and without a grace the second one too.
+        // The second rotation ends the first key. Without a grace period it ends the second key
+        // too.
         let last = store.rotate_key("a", [3; 32], 2_500, 2_500).unwrap().unwrap();
         assert_eq!(store.keys().unwrap(), [last]);
         assert!(store.remove_key("a").unwrap());

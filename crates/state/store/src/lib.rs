@@ -1,21 +1,21 @@
 //! The durable state of a node: functions, their revisions, code and packages, secrets, keys of
 //! callers, and accepted calls.
 //!
-//! Revisions are rows in SQLite; code and packages are folders named by their content. A call that
-//! returns `Ok` is durable (fsync). Everything here blocks: call it from a blocking thread. This
-//! crate must not know how a function runs, nor anything about HTTP.
+//! Revisions are rows in SQLite. Code and packages are folders named by their content. A call that
+//! returns `Ok` is durable (fsync). Every call blocks, so call this crate from a blocking thread.
+//! It must not know how a function runs, nor anything about HTTP.
 //!
-//! Start with [`store::Store`]; [`archive`] and [`unzip()`] handle uploads, which are not trusted,
+//! Start with [`store::Store`]. [`archive`] and [`unzip()`] handle uploads, which are not trusted,
 //! and [`pack`] makes archives that they accept.
 //!
 //! The files:
 //!
 //! - `store.rs`: the layout on disk, and the order of writes
 //! - `archive.rs`, `tar.rs`, `unzip.rs`, `entry_path.rs`: hostile uploads
-//! - `tree.rs`, `remove.rs`: trees of code by their content, and the removal of trees of any depth
-//! - `commit.rs`: group commit: many callers share one sync
-//! - `schema.rs`: tables and their conversions
-//! - `keys.rs`, `secrets.rs`, `traffic.rs`, `marks.rs`: what the tables keep
+//! - `tree.rs`, `remove.rs`: code trees named by their content; removal of trees of any depth
+//! - `commit.rs`: group commit, in which many callers share one sync
+//! - `schema.rs`: tables and their migrations
+//! - `keys.rs`, `secrets.rs`, `traffic.rs`, `marks.rs`: contents of the tables
 //! - `documents.rs`: entities of other platforms that are not functions
 //! - `calls.rs`: calls that earlier versions accepted
 //! - `seal/`: keys and encrypted secrets

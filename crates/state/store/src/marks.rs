@@ -1,4 +1,4 @@
-//! Times that must survive a restart, by name: up to when the schedules have been handled.
+//! Named values that must survive a restart, such as the time up to which schedules were handled.
 
 use rusqlite::{OptionalExtension, params};
 
@@ -7,7 +7,6 @@ use crate::schema;
 use crate::store::Store;
 
 impl Store {
-    /// The value kept under a name.
     pub fn mark(&self, name: &str) -> Result<Option<i64>, StoreError> {
         let connection = self.lock();
         let found = connection
@@ -16,7 +15,7 @@ impl Store {
         found.map_err(|error| schema::sql(self.root(), error))
     }
 
-    /// Keeps a value under a name, in place of the one before.
+    /// Stores a value under a name, in place of the former value.
     pub fn set_mark(&self, name: &str, value: i64) -> Result<(), StoreError> {
         self.change(|change| {
             change.execute(
@@ -28,7 +27,7 @@ impl Store {
         })
     }
 
-    /// Forgets the value under a name.
+    /// Removes the value under a name.
     pub(crate) fn forget_mark(&self, name: &str) -> Result<(), StoreError> {
         self.change(|change| {
             change.execute("DELETE FROM marks WHERE name = ?1", [name])?;

@@ -1,29 +1,28 @@
-//! The data folder belongs to the node alone. Whoever else may write there can put a token for
-//! operators or code of its own into it, or have root write through a link, so the node checks the
-//! folder at each start, before it opens anything in it.
+//! Checks that the data folder belongs to the node alone. Anyone else who can write there could
+//! plant a token for operators or code, or make root write through a link. Therefore the node
+//! checks the folder at each start, before it opens anything in it.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Opening follows no link, and does not wait for the other end of a pipe.
+/// The open refuses a link, and does not wait for the other end of a pipe.
 const FLAGS: i32 = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits() as i32;
 /// Write permission of the group and of others.
 const WRITABLE: u32 = 0o022;
 const OTHERS: u32 = 0o002;
-/// In such a folder, only its owner removes or renames a file.
+/// In a folder with this bit, only the owner of a file can remove or rename the file.
 const STICKY: u32 = 0o1000;
-/// Files whose names are not made from others.
+/// The node's files with fixed names.
 const FILES: [&str; 4] = ["admin.token", "lock", "mqtt.id", "secrets.key"];
-/// Folders from which code runs, or which hold it.
+/// Folders that contain code to run.
 const FOLDERS: [&str; 4] = ["code", "packages", "shims", "staging"];
 
-/// Something in the data folder, or above it, that others could change.
+/// A file or folder, in the data folder or above it, that others could change.
 #[derive(Debug, thiserror::Error)]
 #[error("{} {why}", path.display())]
 pub struct NotOwn {
-    /// The file or folder.
     pub path: PathBuf,
     why: String,
 }
@@ -38,15 +37,18 @@ impl NotOwn {
     }
 }
 
-/// Checks the data folder, if it exists, and the folders above it. What belongs to the node's user and
-/// can be changed by others, as in a fresh volume of a container, is taken from them, and returned.
+/// Checks the data folder, if it exists, and the folders above it. If others can change something
+/// that belongs to the node's user, as in a fresh volume of a container, they lose that permission.
+/// Returns what was changed in this way.
 pub fn secure(data: &Path) -> Result<Vec<PathBuf>, NotOwn> {
     let absolute = std::path::absolute(data).map_err(|error| NotOwn::unreadable(data, &error))?;
-    // Links on the way, and then the way that they lead to.
+    // First checks the path as given, with its links. The path to which the links lead is checked
+    // below.
     check_above(&absolute)?;
     let folder = match std::fs::canonicalize(&absolute) {
         Ok(folder) => folder,
-        // It is made later, and nobody can come in between: the folders above it were checked.
+        // The node creates the folder later. Nobody can create it first, because the folders above
+        // were checked.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(NotOwn::unreadable(data, &error)),
     };
@@ -66,7 +68,7 @@ pub fn secure(data: &Path) -> Result<Vec<PathBuf>, NotOwn> {
             continue;
         }
         let meta = match std::fs::symlink_metadata(&path) {
-            // What does not exist any more was a temporary file.
+            // A temporary file may disappear meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             meta => meta.map_err(|error| NotOwn::unreadable(&path, &error))?,
         };
@@ -79,7 +81,7 @@ pub fn secure(data: &Path) -> Result<Vec<PathBuf>, NotOwn> {
             tighten(&path, &meta, &mut tightened)?;
             continue;
         }
-        // A link of its owner may lead to another disk.
+        // The owner may have replaced the folder by a link to another disk.
         let meta = std::fs::metadata(&path).map_err(|error| NotOwn::unreadable(&path, &error))?;
         if !meta.is_dir() {
             return Err(NotOwn::new(&path, "is not a folder"));
@@ -89,9 +91,9 @@ pub fn secure(data: &Path) -> Result<Vec<PathBuf>, NotOwn> {
     Ok(tightened)
 }
 
-/// The folders above the data folder that belong to other users than root and the node's, or in which a
-/// group may write: whoever this is could replace the data folder. A node in the home folder of the user
-/// who starts it with sudo has such ones, so they are no reason to refuse.
+/// Returns the folders above the data folder that belong to users other than root and the node's,
+/// or in which a group may write. Those users could replace the data folder. The node accepts such
+/// folders, because a node that a user starts with sudo in the home folder always has some.
 pub fn changeable_above(data: &Path) -> Vec<PathBuf> {
     let Ok(folder) = std::fs::canonicalize(data) else { return Vec::new() };
     let is_changeable = |folder: &&Path| {
@@ -103,11 +105,13 @@ pub fn changeable_above(data: &Path) -> Vec<PathBuf> {
     folder.ancestors().skip(1).filter(is_changeable).map(Path::to_owned).collect()
 }
 
-/// Opens a file of the data folder: a regular one that belongs to the node's user or root.
+/// Opens a file of the data folder. It must be a regular file that belongs to the node's user or to
+/// root.
 pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let refused = |error: NotOwn| io::Error::new(io::ErrorKind::InvalidInput, error);
     let file = match options.custom_flags(FLAGS).open(path) {
-        // What `O_NOFOLLOW` says of a link. Opening a pipe for writing fails in another way.
+        // `O_NOFOLLOW` makes the open of a link fail. The open of a pipe for writing fails with
+        // another error.
         Err(error) => {
             let meta = std::fs::symlink_metadata(path).ok();
             return Err(meta
@@ -121,7 +125,7 @@ pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether the node makes a file with this name.
+/// Whether a file with this name is made by the node.
 fn is_own_file(name: &str) -> bool {
     FILES.contains(&name) || name.starts_with("audit") || name.contains(".db")
 }
@@ -132,7 +136,7 @@ fn is_trusted(user: u32) -> bool {
 
 fn check_above(path: &Path) -> Result<(), NotOwn> {
     for above in path.ancestors().skip(1) {
-        // A folder that is missing is made by the node.
+        // A missing folder is created by the node later.
         let Ok(meta) = std::fs::metadata(above) else { continue };
         if meta.mode() & (STICKY | OTHERS) == OTHERS {
             let why = "can be changed by everybody, who could replace the data folder below it";
@@ -170,7 +174,7 @@ fn refuse_kind(path: &Path, meta: &Metadata) -> Result<(), NotOwn> {
     Err(NotOwn::new(path, why))
 }
 
-/// Takes the permission to write from everybody but the owner.
+/// Takes the write permission from everybody except the owner.
 fn tighten(path: &Path, meta: &Metadata, tightened: &mut Vec<PathBuf>) -> Result<(), NotOwn> {
     refuse_owner(path, meta)?;
     if meta.mode() & WRITABLE == 0 {
@@ -179,7 +183,7 @@ fn tighten(path: &Path, meta: &Metadata, tightened: &mut Vec<PathBuf>) -> Result
     let mode = Permissions::from_mode(meta.mode() & 0o7777 & !WRITABLE);
     match std::fs::set_permissions(path, mode) {
         Ok(()) => tightened.push(path.to_owned()),
-        // It belongs to root, and the node writes as a member of its group.
+        // The folder or file belongs to root, and the node writes as a member of its group.
         Err(_) if meta.mode() & OTHERS == 0 => {}
         Err(error) => {
             return Err(NotOwn::new(path, format!("can be changed by everybody: {error}")));
@@ -192,7 +196,7 @@ fn tighten(path: &Path, meta: &Metadata, tightened: &mut Vec<PathBuf>) -> Result
 mod tests {
     use super::*;
 
-    /// A data folder with this mode, below one of the node's user.
+    /// Creates a data folder with this mode, below a folder of the node's user.
     fn data(mode: u32) -> (tempfile::TempDir, PathBuf) {
         let above = tempfile::tempdir().expect("a folder");
         let data = above.path().join("data");
@@ -247,7 +251,7 @@ mod tests {
         set(above.path(), 0o777);
         assert!(refusal(&data).contains("replace the data folder"), "{}", refusal(&data));
         assert!(refusal(&above.path().join("missing")).contains("replace the data folder"));
-        // Through a link as well.
+        // The check also works through a link.
         let other = tempfile::tempdir().expect("a folder");
         let link = other.path().join("data");
         std::os::unix::fs::symlink(&data, &link).expect("a link");

@@ -1,5 +1,5 @@
-//! Packs a folder or a file into a tar that the node accepts. It is sorted and has no times and
-//! owners, so that equal folders give equal bytes.
+//! Packs a folder or a file into a tar that the node accepts. The tar is sorted and has no times
+//! and owners, so that equal folders give equal bytes.
 
 use std::fs;
 use std::io;
@@ -18,10 +18,10 @@ pub enum PackError {
     /// A file cannot be read.
     #[error("{path}")]
     Io { path: PathBuf, source: io::Error },
-    /// A file or name that the node would refuse.
+    /// The node would refuse this file or name.
     #[error("{path}: {reason}")]
     Refused {
-        /// Its path relative to the folder.
+        /// The path relative to the folder.
         path: String,
         reason: String,
     },
@@ -43,28 +43,28 @@ impl PackError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
     pub tar: Vec<u8>,
-    /// Files in it, without the entry in front.
+    /// Number of packed files, without the entry in front.
     pub files: u64,
-    /// Bytes in them.
+    /// Bytes in the packed files.
     pub bytes: u64,
-    /// Files that were left out because files of their name hold secrets, although no rule of the
-    /// folder mentions them.
+    /// Files that were left out because files with such names hold secrets, even though no rule of
+    /// the folder mentions them.
     pub secret: Vec<String>,
 }
 
-/// Packs everything below the folder `root` that is not ignored, or the one file `root`. `first`
-/// is a file put in front (the spec).
+/// Packs everything below the folder `root` that is not ignored, or the single file `root`. `first`
+/// is a file that is put in front (the spec).
 pub fn pack(root: &Path, first: Option<(&str, &[u8])>) -> Result<Packed, PackError> {
     Packer::default().pack(root, first)
 }
 
-/// The same, including files that are otherwise left out: for code whose files someone chose
-/// individually, as in an archive.
+/// Packs like [`pack`], but includes files that are otherwise left out. For code whose files
+/// someone chose individually, as in an archive.
 pub fn pack_whole(root: &Path, first: Option<(&str, &[u8])>) -> Result<Packed, PackError> {
     Packer { whole: true, ..Packer::default() }.pack(root, first)
 }
 
-/// The file whose rules leave out the entry at `path` below the folder `root`, if one does.
+/// Returns which rules file leaves out the entry at `path` below the folder `root`, if one does.
 pub fn left_out_by(root: &Path, path: &str) -> Result<Option<&'static str>, PackError> {
     let Some((name, ignore)) = find_ignore(root)? else { return Ok(None) };
     let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
@@ -75,7 +75,7 @@ pub fn left_out_by(root: &Path, path: &str) -> Result<Option<&'static str>, Pack
 
 #[derive(Default)]
 struct Packer {
-    /// Whether no file is ignored.
+    /// Packs every file, so no rule applies.
     whole: bool,
     out: Vec<u8>,
     entries: u64,
@@ -125,7 +125,7 @@ impl Packer {
             let path = if below.is_empty() { name.to_owned() } else { format!("{below}/{name}") };
             let full = root.join(&path);
             let meta = fs::symlink_metadata(&full).map_err(|error| io_error(&full, error))?;
-            // The node installs these packages for its own machine.
+            // The node installs these packages itself, for its own machine.
             let installed = name == "node_modules" && installs_modules;
             match ignore.map(|ignore| ignore.verdict(&path, meta.is_dir())) {
                 Some(_) if installed => continue,
@@ -177,7 +177,7 @@ impl Packer {
         let limits = ArchiveLimits::default();
         self.count()?;
         self.files += 1;
-        // The check comes before reading, so that a huge file uses no memory.
+        // The size is checked before the file is read, so that a huge file uses no memory.
         if self.bytes.saturating_add(meta.len()) > limits.bytes {
             return Err(PackError::TooLarge(format!(
                 "more than {} MiB with {path}; exclude files in .moteignore",
@@ -231,7 +231,7 @@ fn read_ignore(root: &Path) -> Result<Ignore, PackError> {
     Ok(find_ignore(root)?.map(|(_, ignore)| ignore).unwrap_or_default())
 }
 
-/// The file with rules in a folder, and its rules.
+/// Finds the file with rules in a folder, and reads the rules.
 fn find_ignore(root: &Path) -> Result<Option<(&'static str, Ignore)>, PackError> {
     for name in [".moteignore", ".gitignore"] {
         let path = root.join(name);
@@ -304,7 +304,8 @@ mod tests {
     #[test]
     fn what_was_chosen_file_by_file_is_packed_whole() {
         let dir = tree();
-        // Modules, `.git`, compiled files, `.moteignore` and the two files that it names.
+        // The six are the modules, `.git`, the compiled files, `.moteignore` and the two files that
+        // it names.
         let left_out = 6;
         let all = pack_whole(dir.path(), None).unwrap().files;
         assert_eq!(pack(dir.path(), None).unwrap().files + left_out, all);

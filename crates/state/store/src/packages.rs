@@ -11,22 +11,21 @@ const KEY_BYTES_MAX: usize = 200;
 /// The result of looking up a key.
 #[derive(Debug)]
 pub enum Lookup {
-    /// Packages that were installed before; read-only.
+    /// The packages were installed before. They are read-only.
     Ready(StoredPackages),
-    /// Packages that are not installed: install into the path, then call
+    /// The packages are not installed. Install them into the path, then call
     /// [`Store::commit_packages`].
     Build(PackagesStaging),
 }
 
-/// Installed packages, kept from the garbage collector until dropped.
+/// Installed packages. The garbage collector keeps them until this is dropped.
 #[derive(Debug)]
 pub struct StoredPackages {
-    /// Their folder.
     pub path: PathBuf,
     _pin: Pin,
 }
 
-/// An empty folder to install into; removed on drop unless committed.
+/// An empty folder to install into. It is removed on drop unless it was committed.
 #[derive(Debug)]
 pub struct PackagesStaging {
     key: String,
@@ -39,7 +38,7 @@ impl PackagesStaging {
         &self.path
     }
 
-    /// The key of the packages after the commit.
+    /// The key that the packages have after the commit.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -47,14 +46,14 @@ impl PackagesStaging {
 
 impl Drop for PackagesStaging {
     fn drop(&mut self) {
-        // After a commit nothing is at this path any more.
+        // After a commit, this path no longer exists.
         let _ = remove_tree(&self.path);
     }
 }
 
 impl Store {
     /// Looks up the packages of `key` (lock hash, runtime version and machine, joined with `-`).
-    /// Two builds of one key may run at once; the first commit is used.
+    /// Two builds of one key may run at once. The node uses the first one that is committed.
     pub fn packages_dir(&self, key: &str) -> Result<Lookup, StoreError> {
         check_key(key)?;
         let pin = self.pin(key);
@@ -69,7 +68,7 @@ impl Store {
         }))
     }
 
-    /// Makes an installed folder durable and gives it its name.
+    /// Makes an installed folder durable and renames it to its key.
     pub fn commit_packages(&self, staging: PackagesStaging) -> Result<StoredPackages, StoreError> {
         let io = |error| StoreError::io(&staging.path, error);
         make_readable(&staging.path).map_err(io)?;
@@ -101,7 +100,8 @@ fn check_key(key: &str) -> Result<(), StoreError> {
     })
 }
 
-/// Installers respect the umask, but sandboxes read as another user.
+/// Makes the files readable for the sandboxes, which run as another user. Installers respect the
+/// umask.
 fn make_readable(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
 

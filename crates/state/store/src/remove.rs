@@ -1,10 +1,9 @@
-//! Removes whole trees of any depth, because hostile code and installers can make any number of
-//! folders.
+//! Removes whole trees of any depth. Hostile code and installers can nest any number of folders.
 //!
 //! The standard library keeps one descriptor per level open, and a path of more than 4,096 bytes
-//! cannot be named. Here one folder is open at a time. The code descends by name and ascends by
-//! `..`, which it compares with the folder that it passed on the way down. The heap holds one name
-//! per level.
+//! cannot be named. This module therefore keeps one folder open at a time. It descends by name and
+//! ascends by `..`, and checks that `..` is the folder that it passed on the way down. The heap
+//! holds one name per level.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -14,16 +13,16 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Opens only a folder; links are not followed.
+/// Opens only a folder, and does not follow links.
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Distinguishes folders while they are open.
+/// Device and inode, which distinguish folders while they are open.
 type Identity = (u64, u64);
 
-/// Removes a tree or file without following links; a missing one is not an error. Blocks. Uses at
-/// most four descriptors and, for each level of folders, the memory of a name. After an error the
-/// rest remains, and the call can be repeated.
+/// Removes a tree or file without following links. A missing tree is not an error. Uses at most
+/// four descriptors, and memory for one name per level of folders. After an error the rest of the
+/// tree remains, and the call can be repeated. Blocks.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => empty(open(CWD, path).map_err(io::Error::from)?)
@@ -59,7 +58,7 @@ fn empty(top: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Removes the files and empty folders of one folder; returns the name of the first folder that is
+/// Removes the files and empty folders of one folder. Returns the name of the first folder that is
 /// not empty, if there is one.
 fn empty_of_files(folder: BorrowedFd<'_>) -> io::Result<Option<CString>> {
     for entry in Dir::read_from(folder)? {
@@ -87,8 +86,8 @@ fn is_folder(folder: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// Opens a folder below `at`. A user's own folder may lack the necessary mode bits if an installer
-/// removed them.
+/// Opens a folder below `at`. If an installer removed the necessary mode bits from a folder of this
+/// user, sets them again.
 fn open(at: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> rustix::io::Result<OwnedFd> {
     let opened = rustix::fs::openat(at, name, FOLDER, Mode::empty());
     let folder = match opened {
@@ -100,7 +99,7 @@ fn open(at: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> rustix::io::
     };
     let mode = Mode::from_raw_mode(rustix::fs::fstat(&folder)?.st_mode);
     if !mode.contains(Mode::RWXU) {
-        // This fails for another user's folder, and the removal itself then reports the error.
+        // This fails for another user's folder. The removal itself then reports the error.
         let _ = rustix::fs::fchmod(&folder, mode | Mode::RWXU);
     }
     Ok(folder)
@@ -116,8 +115,8 @@ mod tests {
     use super::*;
     use rustix::process::{Resource, getrlimit, setrlimit};
 
-    /// A chain of folders with a file and a link in each. It is made step by step, because no path
-    /// can name it.
+    /// Makes a chain of folders with a file and a link in each. The chain is made step by step,
+    /// because no path can name it.
     fn chain(top: &Path, levels: usize) {
         let mut folder = open(CWD, top).unwrap();
         for _ in 0..levels {
@@ -134,7 +133,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("tree");
         std::fs::create_dir(&tree).unwrap();
-        // 1,000 levels are too many for a path of 4,096 bytes, and for this many descriptors.
+        // 1,000 levels are too many for a path of 4,096 bytes, and more than this number of
+        // descriptors.
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = Some(limit.maximum.unwrap_or(512).min(512));
         setrlimit(Resource::Nofile, limit).unwrap();

@@ -1,4 +1,4 @@
-//! The tables, and the rules under which the database is opened.
+//! The tables, and how the database is opened.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Read;
@@ -11,17 +11,17 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::error::StoreError;
 
-/// Version of the tables; each change raises it and adds one migration.
+/// Version of the tables. Each change raises it by one and adds one migration.
 pub(crate) const VERSION: u32 = 1 + MIGRATIONS.len() as u32;
 /// How long a statement waits for another connection of the node.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The mark of a file in which nothing is left of secrets in plain text.
+/// The mark that says that the file contains no remains of secrets in plain text.
 pub(crate) const SECRETS_CLEANED: &str = "secrets-cleaned";
-/// Marks the file as a database of `mote`: the name in ASCII.
+/// Marks the file as a database of `mote`. The bytes are the name in ASCII.
 const APPLICATION_ID: u32 = 0x6d6f_7465;
 
-/// Version 1. Revision numbers are never used twice while a function exists, so a number in a log
-/// or a bug report identifies one revision. `state` is added, live or retired.
+/// Version 1. A revision number is never reused while its function exists, so a number in a log or
+/// a bug report identifies one revision. `state` is added, live or retired.
 const TABLES: &str = "
 CREATE TABLE functions (
     name TEXT PRIMARY KEY NOT NULL,
@@ -44,15 +44,17 @@ CREATE INDEX revisions_by_code ON revisions (code_hash);
 CREATE INDEX revisions_by_packages ON revisions (packages_key);
 ";
 
-/// A step that [`keep_public`] takes.
+/// Marks the migration that [`keep_public`] performs.
 const KEEP_PUBLIC: &str = "-- keep_public";
 
-/// The steps from each version to the next, beginning with version 1. A released step never
-/// changes. New files take the same steps, so that old and new files have equal tables.
+/// The migrations from each version to the next, beginning with version 1. A released migration
+/// never changes. New files go through the same migrations, so that old and new files have equal
+/// tables.
 const MIGRATIONS: &[&str] = &[
-    // `split`: the traffic split in JSON; NULL means everything to `live`. `scale`: JSON or NULL.
+    // `split` is the traffic split in JSON, where NULL means everything to `live`. `scale` is JSON
+    // or NULL.
     "ALTER TABLE functions ADD COLUMN split TEXT; ALTER TABLE functions ADD COLUMN scale TEXT;",
-    // Calls that were accepted and have not ended, and values that functions read as files.
+    // Calls that were accepted and have not ended, and the secrets that functions read as files.
     "CREATE TABLE calls (number INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL) STRICT;
      CREATE TABLE secrets (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) STRICT;",
     // Documents of other platforms' APIs, by collection and key.
@@ -61,19 +63,19 @@ const MIGRATIONS: &[&str] = &[
     // Times that survive a restart, by name, in milliseconds since 1970.
     "CREATE TABLE marks (name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL)
          STRICT, WITHOUT ROWID;",
-    // The keys of callers by their SHA-256. `functions`: patterns with spaces between them.
+    // The keys of callers by their SHA-256. `functions` contains patterns with spaces between them.
     "CREATE TABLE keys (hash BLOB PRIMARY KEY NOT NULL, name TEXT NOT NULL, functions TEXT NOT NULL,
          created_at_ms INTEGER NOT NULL, expires_at_ms INTEGER, is_current INTEGER NOT NULL)
          STRICT, WITHOUT ROWID;",
-    // Who may call a function whose spec did not say: everyone, until then.
+    // Until this version, everyone could call a function whose spec did not say who may.
     KEEP_PUBLIC,
-    // Encrypted secrets. The node encrypts those of `plain_secrets` when it has its key.
+    // Encrypted secrets. The node encrypts the secrets in `plain_secrets` once it has its key.
     "ALTER TABLE secrets RENAME TO plain_secrets;
      CREATE TABLE secrets (name TEXT PRIMARY KEY NOT NULL, sealed BLOB NOT NULL) STRICT;",
 ];
 
-/// The namespace of a key or a secret with its slash, as [`namespace_of`] gives it. Empty for the
-/// default one.
+/// SQL for the namespace of a key or a secret with its slash, like [`namespace_of`]. Empty for the
+/// default namespace.
 pub(crate) const NAMESPACE: &str = "substr(name, 1, instr(name, '/'))";
 
 /// The part of a name up to its first slash, with the slash.
@@ -81,12 +83,12 @@ pub(crate) fn namespace_of(name: &str) -> &str {
     &name[..name.find('/').map_or(0, |at| at + 1)]
 }
 
-/// Refuses a newer or foreign file before anything is written. `known` is the newest version of its
-/// tables that this program knows.
+/// Fails, before anything is written, if the file is foreign or newer. `known` is the newest
+/// version of the tables that this program knows.
 pub(crate) fn refuse_newer(path: &Path, known: u32) -> Result<(), StoreError> {
     check_header(path, known)?;
-    // The log next to the file may hold a newer version than the file's header. It is read without
-    // the checkpoint that SQLite makes at the end of the last connection.
+    // The log next to the file may hold a newer version than the file's header. The read turns off
+    // the checkpoint that SQLite makes when the last connection closes, because it would write.
     let log = beside(path, "-wal");
     if std::fs::metadata(&log).is_ok_and(|meta| meta.len() > 0) {
         let connection = connect(path)?;
@@ -98,7 +100,7 @@ pub(crate) fn refuse_newer(path: &Path, known: u32) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The same check of the file's header alone.
+/// Checks only the file's header in the same way.
 fn check_header(path: &Path, known: u32) -> Result<(), StoreError> {
     let Some(header) = header(path)? else { return Ok(()) };
     if &header[..16] != b"SQLite format 3\0" {
@@ -107,8 +109,8 @@ fn check_header(path: &Path, known: u32) -> Result<(), StoreError> {
     refuse(path, number(&header, 60), number(&header, 68), known)
 }
 
-/// Refuses a database that is missing or empty while `tree` shows that there was one. An empty
-/// database would name no code, and all code would be removed as unused.
+/// Fails if the database is missing or empty while `tree` shows that there was one. An empty
+/// database would name no code, so all code would be removed as unused.
 fn refuse_lost(path: &Path, tree: &Path) -> Result<(), StoreError> {
     let bytes = match std::fs::metadata(path) {
         Ok(meta) => meta.len(),
@@ -125,7 +127,7 @@ pub(crate) fn number(header: &[u8; 100], at: usize) -> u32 {
     u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
 }
 
-/// The first bytes of the file; `None` if it is shorter.
+/// Returns the first bytes of the file; `None` if the file is shorter.
 pub(crate) fn header(path: &Path) -> Result<Option<[u8; 100]>, StoreError> {
     let mut header = [0; 100];
     let mut file = match File::open(path) {
@@ -133,8 +135,8 @@ pub(crate) fn header(path: &Path) -> Result<Option<[u8; 100]>, StoreError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::io(path, error)),
     };
-    // The file is empty or was cut off before its first page was written: SQLite initializes it or
-    // refuses it.
+    // The file is empty, or was cut off before its first page was written. SQLite either
+    // initializes or refuses such a file.
     Ok(file.read_exact(&mut header).is_ok().then_some(header))
 }
 
@@ -149,8 +151,8 @@ fn refuse(path: &Path, version: u32, application: u32, known: u32) -> Result<(),
     Ok(())
 }
 
-/// Opens the database so that a commit is on disk when it returns, and migrates its tables. `tree`
-/// is code that the database must name, if there is any; in that case no new database is made.
+/// Opens the database so that a commit is on disk when it returns, and migrates the tables. `tree`
+/// is existing code that the database must name. If `tree` is given, no new database is made.
 pub(crate) fn open(path: &Path, tree: Option<&Path>) -> Result<Connection, StoreError> {
     check_header(path, VERSION)?;
     if let Some(tree) = tree {
@@ -161,8 +163,8 @@ pub(crate) fn open(path: &Path, tree: Option<&Path>) -> Result<Connection, Store
     Ok(connection)
 }
 
-/// Opens another database of the node so that a commit is on disk when it returns, readable by the
-/// node's user only. `steps` lead from an empty file to its newest tables.
+/// Opens another database of the node so that a commit is on disk when it returns. Only the node's
+/// user can read the file. `steps` lead from an empty file to the newest tables.
 pub(crate) fn open_file(path: &Path, steps: &[&str]) -> Result<Connection, StoreError> {
     let known = steps.len() as u32;
     check_header(path, known)?;
@@ -186,12 +188,13 @@ pub(crate) fn open_file(path: &Path, steps: &[&str]) -> Result<Connection, Store
     Ok(connection)
 }
 
-/// The name of the mark in `mote.db` which says that the node has made a file.
+/// The name of the mark in `mote.db` that says that the node has made the file `name`.
 pub(crate) fn made(name: &str) -> String {
     format!("made/{name}")
 }
 
-/// Notes in the `mote.db` next to `path` that this database is being made, before anything is in it.
+/// Notes in the `mote.db` next to `path` that this database is being made. The note comes before
+/// the database has any content.
 fn note_made(path: &Path) -> Result<(), StoreError> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
     let store = folder.join("mote.db");
@@ -221,9 +224,9 @@ pub(crate) fn connect(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// The path of a file, with links in the path of its folder resolved. The file itself must not be a
-/// link, so SQLite is told to follow none, and then it refuses links in the whole path. A link may
-/// well lead to the data folder, for example on another disk.
+/// Returns the path of a file with the links in its folder's path resolved. The file itself must
+/// not be a link, so SQLite is told to follow none. SQLite then refuses links in the whole path,
+/// but a link may well lead to the data folder, for example on another disk.
 pub(crate) fn with_real_folder(path: &Path) -> Result<PathBuf, StoreError> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(path.to_owned());
@@ -250,7 +253,7 @@ fn prepare(
     keep_former(path, connection, version, VERSION)?;
     migrate(connection, version, &[TABLES], MIGRATIONS).map_err(sql)?;
     if version == 0 {
-        // A new file has never had a secret in plain text.
+        // A new file has never contained a secret in plain text.
         let mark = "INSERT INTO marks (name, value) VALUES (?1, 1)";
         connection.execute(mark, [SECRETS_CLEANED]).map_err(sql)?;
     }
@@ -258,7 +261,7 @@ fn prepare(
     check_whole(path, connection)
 }
 
-/// Makes a commit durable when it returns.
+/// Configures the connection so that a commit is durable when it returns.
 fn make_durable(path: &Path, connection: &Connection) -> Result<(), StoreError> {
     let sql = |error| sql(path, error);
     let mode: String =
@@ -268,7 +271,7 @@ fn make_durable(path: &Path, connection: &Connection) -> Result<(), StoreError> 
             "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;",
         )
         .map_err(sql)?;
-    // Builds of SQLite differ in their defaults and may ignore a pragma, so the setting is read
+    // Builds of SQLite have different defaults and may ignore a pragma, so the setting is read
     // back.
     let synchronous = pragma(connection, "synchronous").map_err(sql)?;
     let foreign_keys = pragma(connection, "foreign_keys").map_err(sql)?;
@@ -281,14 +284,14 @@ fn make_durable(path: &Path, connection: &Connection) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// The copy of a file that has tables of this version.
+/// The path of the copy that has tables of this version.
 fn former(path: &Path, version: u32) -> PathBuf {
     beside(path, &format!(".format-{version}"))
 }
 
-/// Keeps a copy of a file whose tables are about to change, as `mote.db.format-4`: the former version
-/// of `mote` cannot read the new tables, and `mote upgrade` goes back to it if the new version does
-/// not start.
+/// Keeps a copy, such as `mote.db.format-4`, of a file whose tables are about to change. The former
+/// version of `mote` cannot read the new tables, and `mote upgrade` goes back to that version if
+/// the new one does not start.
 fn keep_former(
     path: &Path,
     connection: &Connection,
@@ -305,7 +308,7 @@ fn keep_former(
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
         _ => {}
     }
-    // The copy is readable by the node's user only, before anything is in it.
+    // The file is created with this mode, so that only the node's user can ever read the content.
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(io)?;
     let target = new.to_string_lossy();
     connection.execute("VACUUM INTO ?1", [&target]).map_err(|error| sql(&new, error))?;
@@ -313,16 +316,16 @@ fn keep_former(
     std::fs::rename(&new, &copy).map_err(|error| StoreError::io(&copy, error))
 }
 
-/// Removes copies of versions before the one that was kept last.
+/// Removes the copies of all versions before `kept`.
 pub(crate) fn remove_former(path: &Path, kept: u32) {
     for version in 1..kept {
-        // A copy that stays only takes space.
+        // If a copy cannot be removed, it only takes space.
         let _ = std::fs::remove_file(former(path, version));
     }
 }
 
-/// Takes the steps from `version` to the newest. All are made or none: after a crash the previous
-/// version remains.
+/// Runs the steps from `version` to the newest. Either all of them take effect or none: after a
+/// crash the previous version remains.
 fn migrate(
     connection: &mut Connection,
     version: u32,
@@ -346,12 +349,12 @@ fn migrate(
     change.commit()
 }
 
-/// Writes into specs without an access mode that everyone may call the function.
+/// Adds to specs without an access mode that everyone may call the function.
 fn keep_public(connection: &Connection) -> rusqlite::Result<()> {
     let mut all = connection.prepare("SELECT rowid, spec FROM revisions")?;
     let specs = all.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
     for (row, spec) in specs.collect::<rusqlite::Result<Vec<_>>>()? {
-        // What is no spec is found when it is read.
+        // A text that is not a spec is reported when it is read.
         let Ok(mut spec) = serde_json::from_str::<serde_json::Map<_, _>>(&spec) else { continue };
         if spec.get("access").is_none_or(serde_json::Value::is_null) {
             spec.insert("access".to_owned(), "public".into());
@@ -363,10 +366,10 @@ fn keep_public(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Refuses a file whose pages or indexes are inconsistent. SQLite would find some rows and miss
-/// others, and an existing function would be answered as unknown. The two tables that decide which
-/// revisions are served are also compared with their indexes. Takes milliseconds for thousands of
-/// rows.
+/// Refuses a file whose pages or indexes are inconsistent. With such a file SQLite would find some
+/// rows and miss others, and the node would call an existing function unknown. The two tables that
+/// decide which revisions are served are also compared with their indexes. Takes milliseconds for
+/// thousands of rows.
 fn check_whole(path: &Path, connection: &Connection) -> Result<(), StoreError> {
     let sql = |error| sql(path, error);
     for check in ["quick_check(1)", "integrity_check(functions)", "integrity_check(revisions)"] {

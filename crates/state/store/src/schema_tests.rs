@@ -1,6 +1,6 @@
 use super::*;
 
-/// A store with a function, as version 1 wrote it.
+/// A store with one function, in the format of version 1.
 fn version_1(path: &Path) {
     let connection = Connection::open(path).unwrap();
     connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA foreign_keys = ON;").unwrap();
@@ -68,7 +68,8 @@ fn a_migration_keeps_the_file_as_it_was() {
     let name: String = kept.query_row("SELECT name FROM functions", [], |row| row.get(0)).unwrap();
     assert_eq!(name, "a");
     drop(kept);
-    // Nothing is copied without a migration, and another one keeps the latest copy only.
+    // Without a migration nothing is copied. After a further migration only the latest copy
+    // remains.
     std::fs::remove_file(&copy).unwrap();
     drop(open(&path, None).unwrap());
     assert!(!copy.exists());
@@ -86,7 +87,7 @@ fn a_newer_version_is_also_found_in_the_log_and_nothing_is_changed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("numbers.db");
     drop(open_file(&path, &["CREATE TABLE a (x)"]).unwrap());
-    // The process that wrote the newer version was killed, so that its log remains.
+    // The process that wrote the newer version was killed, so its log remains.
     let newer = Connection::open(&path).unwrap();
     newer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).unwrap();
     newer.execute_batch("PRAGMA user_version = 9").unwrap();

@@ -1,4 +1,4 @@
-//! Secrets: values that functions read as files. The store has them encrypted and knows no key.
+//! Secrets: values that functions read as files. The store keeps them encrypted and knows no key.
 
 use rusqlite::params;
 
@@ -6,17 +6,17 @@ use crate::error::StoreError;
 use crate::schema::{self, NAMESPACE, namespace_of};
 use crate::store::Store;
 
-/// The first version of the tables that has no secret in plain text.
+/// The first version of the tables without secrets in plain text.
 const ENCRYPTED_VERSION: u32 = 8;
 
-/// What the store has when a secret is put into it.
+/// What the store already contains when a secret is put into it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SecretsThere {
-    /// Whether it has a secret with this name.
+    /// Whether there is a secret with this name.
     pub exists: bool,
-    /// How many other secrets of the same namespace it has.
+    /// How many other secrets the namespace has.
     pub others: u64,
-    /// Their encrypted bytes.
+    /// The encrypted bytes of these other secrets.
     pub others_bytes: u64,
 }
 
@@ -48,7 +48,7 @@ impl Store {
         })
     }
 
-    /// Removes all secrets of a namespace, which is not the default one. Returns their names.
+    /// Removes all secrets of a namespace other than the default one. Returns their names.
     pub fn remove_secrets_of(&self, namespace: &str) -> Result<Vec<String>, StoreError> {
         let sql = format!("DELETE FROM secrets WHERE {NAMESPACE} = ?1 || '/' RETURNING name");
         self.change(|change| {
@@ -79,8 +79,8 @@ impl Store {
         self.named_values("SELECT name, value FROM plain_secrets ORDER BY name")
     }
 
-    /// Replaces all secrets by these in one step. What was there may still be where the file is empty:
-    /// see [`Store::clean_secrets`].
+    /// Replaces all secrets by these in one step. The former bytes may remain in the file's free
+    /// space; see [`Store::clean_secrets`].
     pub fn replace_secrets(&self, all: &[(String, Vec<u8>)]) -> Result<(), StoreError> {
         self.change(|change| {
             change.execute_batch("DELETE FROM secrets; DELETE FROM plain_secrets;")?;
@@ -93,10 +93,10 @@ impl Store {
         })
     }
 
-    /// Removes what earlier versions have left of secrets in plain text, once for each data folder: a
-    /// crash before its end begins it again at the next start. The first time, this is the space of
-    /// the file that is empty, and its log. The copy that an upgrade has kept is removed by the start
-    /// after that, because going back needs it.
+    /// Removes the remains of secrets that earlier versions wrote in plain text. This happens once
+    /// for each data folder; after a crash the next start begins again. The first start clears the
+    /// file's free space and its log. The copy that an upgrade has kept is needed to go back, so
+    /// the start after that one removes it.
     pub fn clean_secrets(&self) -> Result<(), StoreError> {
         if self.mark(schema::SECRETS_CLEANED)?.is_some() {
             schema::remove_former(&self.root().join("mote.db"), ENCRYPTED_VERSION);
@@ -105,7 +105,8 @@ impl Store {
         let sql = |error| schema::sql(self.root(), error);
         {
             let connection = self.lock();
-            // The file is written anew without what was removed, and then the log is emptied.
+            // VACUUM writes the file anew without the removed data. The checkpoint then empties the
+            // log.
             connection.execute_batch("VACUUM").map_err(sql)?;
             let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
             let busy: i64 = connection.query_row(checkpoint, [], |row| row.get(0)).map_err(sql)?;
@@ -135,7 +136,7 @@ mod tests {
     use super::SecretsThere;
     use crate::Store;
 
-    /// Puts a secret, and returns what was there.
+    /// Puts a secret. Returns what the store contained before.
     fn put(store: &Store, name: &str, sealed: &[u8]) -> SecretsThere {
         let mut seen = None;
         let may = |there| {
@@ -186,7 +187,7 @@ mod tests {
         const VALUE: &str = "the value in plain text";
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
-        // The file is as one of an earlier version.
+        // The file now looks like one from an earlier version.
         store.lock().execute("DELETE FROM marks", []).unwrap();
         for (name, value) in [("a", "gone before: the value in plain text"), ("a", VALUE)] {
             let connection = store.lock();
@@ -205,7 +206,7 @@ mod tests {
         assert!(found() > 0, "the test finds what it looks for");
         assert_eq!(store.plain_secrets().unwrap(), [("a".to_owned(), VALUE.to_owned())]);
         store.replace_secrets(&[("a".to_owned(), b"sealed".to_vec())]).unwrap();
-        // A crash here, and a start after it.
+        // Simulates a crash, and a start after it.
         drop(store);
         let store = Store::open(dir.path()).unwrap();
         assert!(found() > 0, "the rows are gone, but not their bytes");

@@ -1,17 +1,18 @@
-//! Reads files of a project, which may come from a stranger: a pipe would be waited for, `/dev/zero` has
-//! no end, and a link may lead to files of whoever deploys the project.
+//! Reads files of a project, which may come from a stranger. A pipe would block the reader,
+//! `/dev/zero` has no end, and a link may lead to private files of the user who deploys the
+//! project.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Largest manifest, list of packages, or source file that is searched.
+/// Largest file that is searched: a manifest, a list of packages, or a source file.
 pub const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
 
-/// Reads a text of at most [`TEXT_BYTES_MAX`]. A link must stay in the folder in which the file is.
+/// Reads a text of at most [`TEXT_BYTES_MAX`]. A link must stay in the folder of the file.
 pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
     let path = path.as_ref();
     let bytes = bytes(path, folder_of(path), TEXT_BYTES_MAX)?;
@@ -31,7 +32,7 @@ pub fn bytes(path: &Path, root: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     if file.metadata()?.len() > bytes_max {
         return Err(too_large());
     }
-    // Files of the kernel have no length.
+    // The kernel's own files report no length.
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max { Err(too_large()) } else { Ok(bytes) }

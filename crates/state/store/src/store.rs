@@ -1,14 +1,13 @@
 //! The store of one node: one data directory, one process.
 //!
 //! ```text
-//! DATA/lock                 held with flock; the holder's pid for the error message
-//! DATA/mote.db              functions and revisions (SQLite, WAL, every commit synced)
-//! DATA/code/<sha256>/       code trees, read-only, shared by equal revisions
-//! DATA/packages/<key>/      installed packages
-//! DATA/staging/             work in progress; emptied at start
+//! DATA/lock                 held with flock; the holder's pid for the error message DATA/mote.db
+//! functions and revisions (SQLite, WAL, every commit synced) DATA/code/<sha256>/       code trees,
+//! read-only, shared by equal revisions DATA/packages/<key>/      installed packages DATA/staging/
+//! work in progress; emptied at start
 //! ```
-//! A tree is written in staging, synced and renamed before a row names it, so every tree that a row
-//! names is complete. Trees that no row names are removed at start and by
+//! A tree is written in staging, synced, and renamed before a row names it. Every tree that a row
+//! names is therefore complete. Trees that no row names are removed at start and by
 //! [`Store::collect_garbage`].
 
 use std::collections::{HashMap, HashSet};
@@ -33,7 +32,7 @@ use crate::schema;
 pub use crate::traffic_rows::REVISIONS_KEPT;
 use crate::traffic_rows::prune;
 
-/// The store. All calls block; share it behind an `Arc`.
+/// All calls of the store block. Share it behind an `Arc`.
 #[derive(Debug)]
 pub struct Store {
     root: PathBuf,
@@ -52,7 +51,7 @@ pub struct Recovery {
     pub staging_removed: u64,
     /// Trees that no revision names.
     pub trees_removed: u64,
-    /// Leftovers that could not be removed, each with the reason. They only use space; the next
+    /// Leftovers that could not be removed, each with the reason. They only use space. The next
     /// start tries again.
     pub left: Vec<String>,
 }
@@ -67,39 +66,39 @@ pub struct Collected {
 }
 
 /// Uploaded code, complete and durable, that is not yet part of a revision. The garbage collector
-/// skips it until it is dropped.
+/// keeps it until this is dropped.
 #[derive(Debug)]
 pub struct StagedCode {
-    /// The hash of its content, which is its name.
+    /// The hash of the code's content, which is also its name.
     pub hash: String,
     pub path: PathBuf,
     pub files: u64,
-    /// Bytes in them.
+    /// Bytes in the files.
     pub bytes: u64,
-    /// Notes for the user on what was removed from the archive, one line each.
+    /// Notes for the user about what was removed from the archive, one line each.
     pub notes: Vec<String>,
-    /// Content of the entry that [`ArchiveLimits::set_aside`] names, when it came first.
+    /// Content of the entry that [`ArchiveLimits::set_aside`] names, if that entry came first.
     pub set_aside: Option<Vec<u8>>,
     _pin: Pin,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevisionState {
-    /// Stored; it never received a share of the traffic.
+    /// The revision is stored, and has never received traffic.
     Added,
-    /// Has the largest share of the traffic.
+    /// The revision has the largest share of the traffic.
     Live,
-    /// Has a smaller share of the traffic, or had one before.
+    /// The revision has a smaller share of the traffic, or had a share before.
     Retired,
 }
 
-/// The place of a new revision.
+/// A revision that was just added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision {
     pub function: FunctionName,
-    /// Its number, from 1.
+    /// The revision's number, from 1.
     pub revision: u64,
-    /// When it was added, milliseconds since 1970.
+    /// When the revision was added, in milliseconds since 1970.
     pub created_at_ms: u64,
 }
 
@@ -107,20 +106,20 @@ pub struct Revision {
 pub struct StoredRevision {
     pub spec: FunctionSpec,
     pub revision: u64,
-    /// Name of its code.
+    /// The hash that names the code.
     pub code_hash: String,
     pub code_path: PathBuf,
-    /// Name of its packages, if it has any.
+    /// The key that names the packages, if there are any.
     pub packages_key: Option<String>,
     pub packages_path: Option<PathBuf>,
-    /// When this revision was added, milliseconds since 1970.
+    /// When this revision was added, in milliseconds since 1970.
     pub created_at_ms: u64,
     /// When the function's first revision was added.
     pub function_created_at_ms: u64,
     pub state: RevisionState,
 }
 
-/// A function that is stored but cannot be served; the others are not affected.
+/// A function that is stored but cannot be served. Other functions are not affected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damaged {
     pub function: String,
@@ -131,9 +130,9 @@ pub struct Damaged {
 /// A function with all revisions that serve it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredFunction {
-    /// Its revision with the largest share.
+    /// The revision with the largest share.
     pub live: StoredRevision,
-    /// Its traffic split. Names only `live` and `others`.
+    /// The traffic split. It names only `live` and `others`.
     pub traffic: Traffic,
     /// Further revisions that a share or tag reaches.
     pub others: Vec<StoredRevision>,
@@ -149,8 +148,9 @@ pub struct Inventory {
 }
 
 impl Store {
-    /// Opens or makes the store in `data_dir`, locks it against other processes, and removes
-    /// unfinished work that a crash left. Refuses tables of a newer version before any write.
+    /// Opens or creates the store in `data_dir`, locks it against other processes, and removes
+    /// unfinished work that a crash left. Fails before any write if a newer version made the
+    /// tables.
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
         let database = data_dir.join("mote.db");
         schema::refuse_newer(&database, schema::VERSION)?;
@@ -158,8 +158,8 @@ impl Store {
         // The path is resolved once, so that a later change of the working directory has no effect.
         let root = std::fs::canonicalize(data_dir).map_err(|e| StoreError::io(data_dir, e))?;
         let lock = lock_dir(&root)?;
-        // Sandboxes get their folders below these as mounts, which the zygote opens as the node's user.
-        // No other user reads the code of functions, even one that knows its hash.
+        // Sandboxes receive folders below these as mounts, which the zygote opens as the node's
+        // user. No other user can read the code of functions, even if that user knows its hash.
         for name in ["code", "packages", "staging"] {
             let folder = root.join(name);
             make_dir(&folder, 0o700)?;
@@ -171,7 +171,8 @@ impl Store {
             }
         }
         let database = root.join("mote.db");
-        // Code is stored only after the tables exist, so missing tables were lost.
+        // Code is stored only after the tables exist. If there is code without tables, the tables
+        // were lost.
         let connection = schema::open(&database, any_tree(&root)?.as_deref())?;
         for name in ["mote.db", "mote.db-wal", "mote.db-shm"] {
             let path = root.join(name);
@@ -196,7 +197,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The data directory, absolute.
+    /// The absolute path of the data directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -207,7 +208,7 @@ impl Store {
     }
 
     /// Unpacks an uploaded archive (plain or gzip tar) and makes its tree durable. After an error
-    /// nothing is left on disk. The same content gives the same hash and is stored once.
+    /// nothing is left on disk. Equal content has the same hash and is stored once.
     pub fn stage_archive(
         &self,
         input: impl Read,
@@ -251,8 +252,8 @@ impl Store {
         })
     }
 
-    /// Adds a revision of `spec.name`; the live revision stays live. The oldest revisions above
-    /// [`REVISIONS_KEPT`] are removed.
+    /// Adds a revision of `spec.name`. The live revision stays live. The oldest revisions in excess
+    /// of [`REVISIONS_KEPT`] are removed.
     pub fn add_revision(
         &self,
         spec: &FunctionSpec,
@@ -262,8 +263,8 @@ impl Store {
         self.add(spec, code_hash, packages_key, None)
     }
 
-    /// The same with a number that somebody else has chosen. A number that is stored already is an
-    /// error.
+    /// Adds a revision with a number that the caller chooses. Fails if the number is already
+    /// stored.
     pub fn place_revision(
         &self,
         spec: &FunctionSpec,
@@ -326,8 +327,9 @@ impl Store {
         Ok(Revision { function: spec.name.clone(), revision, created_at_ms })
     }
 
-    /// Removes a revision that never became ready of a function that was never live, so that nothing
-    /// keeps its files: nobody could find or remove it. Its number is not used again.
+    /// Removes a revision that never became ready, of a function that was never live. Otherwise its
+    /// files would stay, because no user could find or remove the revision. Its number is not
+    /// reused.
     pub fn forget_failed(&self, name: &FunctionName, revision: u64) -> Result<(), StoreError> {
         self.change(|change| {
             change.execute(
@@ -339,8 +341,8 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps bounds of a function's instances until another revision is live; `None` removes them.
-    /// False if there is no such function.
+    /// Stores limits for the number of a function's instances, which apply until another revision
+    /// is live. `None` removes the limits. Returns false if there is no such function.
     pub fn set_scale(
         &self,
         name: &FunctionName,
@@ -355,8 +357,8 @@ impl Store {
         Ok(changed > 0)
     }
 
-    /// The bounds stored by [`Store::set_scale`]. Bounds that cannot be read are left out, so that
-    /// the manifest's apply.
+    /// Returns the limits stored by [`Store::set_scale`]. Limits that cannot be read are left out,
+    /// so that the manifest's limits apply.
     pub fn scales(&self) -> Result<HashMap<String, ScaleOverride>, StoreError> {
         let connection = self.lock();
         let sql = |error| schema::sql(&self.root, error);
@@ -375,8 +377,8 @@ impl Store {
         Ok(scales)
     }
 
-    /// All functions with a live revision. A damaged row or tree is named and does not affect other
-    /// functions: the live revision receives the traffic of a damaged one.
+    /// Returns all functions with a live revision. A damaged row or tree is reported and does not
+    /// affect other functions. The live revision receives the traffic of a damaged one.
     pub fn functions(&self) -> Result<Inventory, StoreError> {
         let mut inventory = Inventory::default();
         for row in self.rows("r.state = 'live'", "")? {
@@ -408,7 +410,7 @@ impl Store {
         Ok(inventory)
     }
 
-    /// The revisions of one function, newest first; empty if there is no such function.
+    /// Returns the revisions of one function, newest first. Empty if there is no such function.
     pub fn revisions(&self, name: &FunctionName) -> Result<Vec<StoredRevision>, StoreError> {
         let rows = self.rows("r.function = ?1", name.as_str())?;
         let mut revisions: Vec<_> =
@@ -417,8 +419,8 @@ impl Store {
         Ok(revisions)
     }
 
-    /// Removes a function and its revisions; false if there was none. Its code stays on disk until
-    /// [`Store::collect_garbage`], because instances may still run it.
+    /// Removes a function and its revisions. Returns false if there was none. The code stays on
+    /// disk until [`Store::collect_garbage`], because instances may still run it.
     pub fn remove(&self, name: &FunctionName) -> Result<bool, StoreError> {
         let removed = self.change(|change| {
             change.execute("DELETE FROM functions WHERE name = ?1", [name.as_str()])
@@ -426,7 +428,8 @@ impl Store {
         Ok(removed > 0)
     }
 
-    /// Removes all functions of a namespace with their revisions, also those that were never live.
+    /// Removes all functions of a namespace with their revisions, including functions that were
+    /// never live.
     pub fn remove_all_of(&self, namespace: &str) -> Result<(), StoreError> {
         let end = format!(".{namespace}");
         let sql = "DELETE FROM functions WHERE substr(name, -length(?1)) = ?1";
@@ -434,14 +437,14 @@ impl Store {
         Ok(())
     }
 
-    /// Removes code and packages that no revision names and that are not in use; `in_use` are the
-    /// hashes and keys of running instances. A tree that cannot be removed is reported and does not
-    /// stop the collection.
+    /// Removes code and packages that no revision names and that are not in use. `in_use` contains
+    /// the hashes and keys of running instances. A tree that cannot be removed is reported and does
+    /// not stop the collection.
     pub fn collect_garbage(&self, in_use: &HashSet<String>) -> Result<Collected, StoreError> {
         let mut trash = Vec::new();
         let mut left = Vec::new();
         {
-            // While the lock is held, nothing can be renamed into place and no new row can name a
+            // While the lock is held, no tree can be renamed into place, and no new row can name a
             // tree.
             let connection = self.lock();
             let mut named: HashSet<String> = HashSet::new();
@@ -461,8 +464,8 @@ impl Store {
                     if named.contains(&name) || in_use.contains(&name) || self.is_pinned(&name) {
                         continue;
                     }
-                    // The tree disappears in one step; a crash during the slow removal leaves only
-                    // staging.
+                    // The rename makes the tree disappear in one step. A crash during the slow
+                    // removal then leaves only files in staging.
                     let away = self.staging_path();
                     match std::fs::rename(entry.path(), &away) {
                         Ok(()) => trash.push(away),
@@ -479,7 +482,7 @@ impl Store {
         Ok(Collected { trees: trash.len() as u64, left })
     }
 
-    /// Whether the code named `hash` is unchanged. Reads all of it.
+    /// Whether the code named `hash` is unchanged. Reads all of the code.
     pub fn verify_code(&self, hash: &str) -> Result<bool, StoreError> {
         let path = self.code_path(hash);
         let now = crate::tree::hash_dir(&path).map_err(|error| StoreError::io(&path, error))?;
@@ -533,7 +536,7 @@ impl Store {
         rows.collect::<Result<Vec<_>, _>>().map_err(sql)
     }
 
-    /// Makes one durable change: all of it or nothing.
+    /// Makes one durable change: either all of it takes effect or nothing.
     pub(crate) fn change<T>(
         &self,
         work: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T>,
@@ -546,8 +549,8 @@ impl Store {
         Ok(value)
     }
 
-    /// A panic while the lock was held cannot leave a partial change, because transactions roll
-    /// back.
+    /// A poisoned lock is safe to use: a panic under the lock leaves no partial change, because
+    /// transactions roll back.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -574,8 +577,8 @@ impl Store {
         Ok(path)
     }
 
-    /// Removes unfinished work. Returns how much was removed, and what could not be removed, whose
-    /// names are not used again.
+    /// Removes unfinished work. Returns how many entries were removed, and which could not be
+    /// removed. The names of the latter are not used again.
     fn empty_staging(&self) -> Result<(u64, Vec<String>), StoreError> {
         let folder = self.root.join("staging");
         let io = |error| StoreError::io(&folder, error);
@@ -607,7 +610,7 @@ impl Store {
     }
 }
 
-/// Names that work in progress uses, with a count, because two deploys may share a tree.
+/// Names in use by work in progress, each with a count because two deploys may share a tree.
 #[derive(Debug, Default)]
 struct Pins(Mutex<HashMap<String, u64>>);
 
@@ -650,7 +653,7 @@ struct RawRevision {
 impl RawRevision {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let number = |at: usize| row.get::<_, i64>(at).map(|n| u64::try_from(n).unwrap_or(0));
-        // Text that is not UTF-8 damages its own revision and not the whole query.
+        // Text that is not UTF-8 must make only its own revision unreadable, not the whole query.
         let text = |at: usize| -> rusqlite::Result<Option<String>> {
             let bytes = row.get_ref(at)?.as_bytes_or_null()?;
             Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
@@ -673,11 +676,11 @@ impl RawRevision {
 }
 
 fn now_ms() -> u64 {
-    // A clock before 1970 counts as 1970, because times are only displayed.
+    // A clock before 1970 counts as 1970. These times are only displayed.
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Makes a folder if it is missing; an existing one only gains the search bits that it needs.
+/// Creates a folder if it is missing. An existing folder only gains the search bits that it needs.
 fn make_dir(path: &Path, mode: u32) -> Result<(), StoreError> {
     let io = |error| StoreError::io(path, error);
     if !path.exists() {
@@ -692,7 +695,7 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// One tree of code or packages, if there are any.
+/// Returns one tree of code or packages, if there are any.
 fn any_tree(root: &Path) -> Result<Option<PathBuf>, StoreError> {
     for name in ["code", "packages"] {
         let folder = root.join(name);
@@ -733,8 +736,8 @@ fn lock_dir(root: &Path) -> Result<File, StoreError> {
     Ok(file)
 }
 
-/// The traffic split without revisions that cannot be served; the live revision receives their
-/// shares.
+/// Returns the traffic split without revisions that cannot be served. The live revision receives
+/// their shares.
 fn without_missing(traffic: Traffic, live: &StoredRevision, others: &[StoredRevision]) -> Traffic {
     let there = |revision| {
         revision == live.revision || others.iter().any(|other| other.revision == revision)
@@ -757,8 +760,8 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(|error| StoreError::io(path, error))
 }
 
-/// In the test binary, ends the process here if the environment says so, without unwinding, as a
-/// power cut would.
+/// In the test binary, kills the process here if the environment says so. Nothing is unwound, as in
+/// a power cut.
 #[cfg(test)]
 pub(crate) fn crash_point(step: &str) {
     if std::env::var("MOTE_STORE_CRASH_AT").is_ok_and(|at| at == step) {

@@ -68,7 +68,7 @@ fn code_can_be_read_by_sandboxes_and_the_rest_cannot() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     drop(Store::open(&data).unwrap());
-    // As former versions made it.
+    // Earlier versions created the folder with this mode.
     std::fs::set_permissions(data.join("code"), Permissions::from_mode(0o711)).unwrap();
     let store = Store::open(&data).unwrap();
     deploy(&store, "a", "1");
@@ -259,7 +259,7 @@ fn a_split_outlives_a_restart_and_many_deploys() {
 
 #[test]
 fn tables_of_version_1_are_brought_up_to_date() {
-    // The tables as version 1 wrote them; this text must not change.
+    // The tables in the form that version 1 wrote. This text must not change.
     const VERSION_1: &str = "
         CREATE TABLE functions (
             name TEXT PRIMARY KEY NOT NULL,
@@ -409,8 +409,8 @@ fn a_thousand_functions() {
     assert_eq!(live(&store).len(), 1000);
 }
 
-/// The child process of the test below: it deploys version 2 and is killed during the deploy. Does
-/// nothing when it runs as a test of its own.
+/// The child process of the test below. It deploys version 2 and is killed during the deploy. When
+/// it runs as a separate test, it does nothing.
 #[test]
 fn child_that_crashes() {
     let Some(root) = std::env::var_os("MOTE_STORE_CRASH_DIR") else {
@@ -521,7 +521,7 @@ fn a_database_whose_tables_are_only_in_its_log_is_not_lost() {
     let copy = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     deploy(&store, "a", "1");
-    // The state after a power cut: the log was never written back.
+    // The state after a power cut: the log was never moved into the file.
     let copied = Command::new("cp").arg("-R").arg(dir.path().join(".")).arg(copy.path()).status();
     assert!(copied.unwrap().success());
     assert_eq!(live(&Store::open(copy.path()).unwrap()), [("a".into(), 1)]);

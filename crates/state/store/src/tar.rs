@@ -1,5 +1,5 @@
-//! Reads the tar format strictly: ustar with PAX and GNU long names, and nothing that two readers
-//! could interpret differently.
+//! Reads the tar format strictly: ustar with PAX and GNU long names. Refuses everything that two
+//! readers could interpret differently.
 
 use std::io::{self, Read};
 
@@ -7,11 +7,11 @@ use crate::archive_error::ArchiveError;
 use crate::entry_path::shown;
 
 pub(crate) const BLOCK: usize = 512;
-/// Largest PAX records of one entry; a path, a link and a few times need much less.
+/// Largest PAX records of one entry. A path, a link and a few times need much less.
 const PAX_BYTES_MAX: u64 = 64 << 10;
-/// Longest path of an entry, which is the longest that Linux accepts in a system call.
+/// Longest path of an entry. It is the longest path that Linux accepts in a system call.
 const PATH_BYTES_MAX: usize = 4096;
-/// Most zero bytes after the end; tar pads to 10 KiB.
+/// The most zero bytes after the end of the archive. tar pads to 10 KiB.
 const PADDING_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,17 +24,17 @@ pub(crate) enum EntryKind {
     Unknown(u8),
 }
 
-/// The head of one entry; `size` bytes of content follow.
+/// The head of one entry, which `size` bytes of content follow.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    /// Its number, from 1.
+    /// The entry's number, from 1.
     pub(crate) index: u64,
     pub(crate) kind: EntryKind,
     pub(crate) path: Vec<u8>,
     pub(crate) link: Vec<u8>,
     pub(crate) size: u64,
     pub(crate) mode: u32,
-    /// Whether it had extended attributes, which are dropped.
+    /// Whether the entry had extended attributes. They are dropped.
     pub(crate) attributes: bool,
 }
 
@@ -44,7 +44,8 @@ impl Entry {
     }
 }
 
-/// Reads heads; the caller reads the content between them with [`TarReader::read_content`].
+/// Reads the heads of entries. The caller reads the content between them with
+/// [`TarReader::read_content`].
 pub(crate) struct TarReader<R> {
     input: R,
     index: u64,
@@ -67,7 +68,7 @@ impl<R: Read> TarReader<R> {
         Self { input, index: 0, left: 0, padding: 0 }
     }
 
-    /// The next entry; the content of the previous one must have been read.
+    /// Returns the next entry. The content of the previous entry must have been read.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>, ArchiveError> {
         let mut extensions = Extensions::default();
         loop {
@@ -92,8 +93,8 @@ impl<R: Read> TarReader<R> {
                     extensions.seen = true;
                 }
                 b'g' => {
-                    // `git archive` writes its commit here. Any other record in it would apply to
-                    // every entry, which no honest packer needs.
+                    // `git archive` writes its commit into a global header. Any other global record
+                    // would apply to every entry, which no honest packer needs.
                     let mut global = Extensions::default();
                     let records = self.small_content(size, &path)?;
                     self.read_pax(&records, &mut global)?;
@@ -161,7 +162,7 @@ impl<R: Read> TarReader<R> {
         Ok(entry)
     }
 
-    /// Reads content of the current entry; 0 at its end.
+    /// Reads content of the current entry. Returns 0 at its end.
     pub(crate) fn read_content(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
         let want = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if want == 0 {
@@ -208,7 +209,7 @@ impl<R: Read> TarReader<R> {
         })
     }
 
-    /// A header block with a correct checksum, or `None` for the zeros that end an archive.
+    /// Returns a header block with a correct checksum, or `None` for the zeros that end an archive.
     fn block(&mut self, first: bool) -> Result<Option<Box<[u8; BLOCK]>>, ArchiveError> {
         let mut block = Box::new([0; BLOCK]);
         match self.exact(&mut block[..]) {
@@ -289,7 +290,7 @@ impl<R: Read> TarReader<R> {
     }
 }
 
-/// `LENGTH KEY=VALUE\n`; returns key, value and the rest.
+/// Reads a record of the form `LENGTH KEY=VALUE\n`. Returns key, value and the remaining bytes.
 fn pax_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = bytes.iter().take(8).position(|byte| *byte == b' ')?;
     let digits = std::str::from_utf8(&bytes[..space]).ok()?;
@@ -321,8 +322,8 @@ fn until_nul(field: &[u8]) -> &[u8] {
     &field[..end]
 }
 
-/// A number field: octal digits with spaces around them, ended by space or NUL. Base-256 is
-/// refused, because no entry within the limits needs it.
+/// Reads a number field: octal digits, with spaces around them, ended by a space or NUL. Base-256
+/// is refused, because no entry within the limits needs it.
 fn octal(field: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(until_nul(field)).ok()?.trim_matches(' ');
     if text.is_empty() {
@@ -331,7 +332,8 @@ fn octal(field: &[u8]) -> Option<u64> {
     text.bytes().all(|b| (b'0'..=b'7').contains(&b)).then(|| u64::from_str_radix(text, 8).ok())?
 }
 
-/// A ustar header block. `path` longer than 100 bytes needs a PAX record before it.
+/// Builds a ustar header block. If `path` is longer than 100 bytes, a PAX record must come before
+/// the block.
 pub(crate) fn header(kind: u8, path: &[u8], link: &[u8], size: u64, mode: u32) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     let put = |block: &mut [u8; BLOCK], at: usize, max: usize, bytes: &[u8]| {

@@ -10,12 +10,12 @@ use crate::store::{Store, crash_point};
 use crate::traffic_rows::traffic_of;
 
 impl Store {
-    /// Changes a function's traffic split in one durable step. The split names only stored
+    /// Changes a function's traffic split in one durable step. The split must name only stored
     /// revisions.
     pub fn set_traffic(&self, name: &FunctionName, traffic: &Traffic) -> Result<(), StoreError> {
         let text = name.as_str();
         let live = traffic.split.main();
-        // A split that only repeats `live` is left out, as in tables of version 1.
+        // A split that only repeats `live` is not stored, as in version 1 of the tables.
         let json = (traffic != &Traffic::whole(live))
             .then(|| serde_json::to_string(traffic))
             .transpose()
@@ -43,7 +43,7 @@ impl Store {
                     return Err(rusqlite::Error::QueryReturnedNoRows);
                 }
             }
-            // Bounds set by hand apply only to the live revision for which they were set.
+            // Limits that were set by hand apply only to the revision that was live at that time.
             change.execute(
                 "UPDATE functions SET split = ?3, live = ?2,
                  scale = CASE WHEN live IS ?2 THEN scale END WHERE name = ?1",
@@ -60,7 +60,7 @@ impl Store {
         }
     }
 
-    /// The traffic split of a function; `None` if it has no live revision.
+    /// Returns the traffic split of a function; `None` if the function has no live revision.
     pub fn traffic(&self, name: &FunctionName) -> Result<Option<Traffic>, StoreError> {
         let connection = self.lock();
         traffic_of(&connection, name.as_str()).map_err(|error| schema::sql(self.root(), error))

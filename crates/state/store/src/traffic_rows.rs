@@ -1,4 +1,4 @@
-//! The traffic split of a function as rows, and the revisions that are kept for it.
+//! The rows of a function's traffic split, and the revisions that are kept for it.
 
 use mote_core::rollout::Traffic;
 use rusqlite::{Connection, params};
@@ -7,8 +7,8 @@ use rusqlite::{Connection, params};
 /// traffic or a tag reaches them, or while a rollback would select them.
 pub const REVISIONS_KEPT: u64 = 10;
 
-/// The traffic split of a function. A split that cannot be read counts as absent, because serving
-/// everything from the live revision is better than serving nothing.
+/// Returns the traffic split of a function. A split that cannot be read counts as absent, because
+/// it is better to serve everything from the live revision than to serve nothing.
 pub(crate) fn traffic_of(connection: &Connection, name: &str) -> rusqlite::Result<Option<Traffic>> {
     let row = connection.query_row(
         "SELECT live, split FROM functions WHERE name = ?1 AND live IS NOT NULL",
@@ -25,7 +25,7 @@ pub(crate) fn traffic_of(connection: &Connection, name: &str) -> rusqlite::Resul
     if let Some(traffic) = stored.filter(|traffic| traffic.split.main() == live) {
         return Ok(Some(traffic));
     }
-    // Tables of version 1 record only which revisions were live.
+    // Version 1 of the tables records only which revisions were live.
     let mut statement = connection.prepare(
         "SELECT revision FROM revisions WHERE function = ?1 AND state = 'retired' AND revision < ?2
          ORDER BY revision",
@@ -36,7 +36,7 @@ pub(crate) fn traffic_of(connection: &Connection, name: &str) -> rusqlite::Resul
     Ok(Some(Traffic { before, ..Traffic::whole(live) }))
 }
 
-/// Removes the oldest revisions of a function above [`REVISIONS_KEPT`].
+/// Removes the oldest revisions of a function in excess of [`REVISIONS_KEPT`].
 pub(crate) fn prune(connection: &Connection, name: &str) -> rusqlite::Result<()> {
     let traffic = traffic_of(connection, name)?;
     let needed = |revision: u64| traffic.as_ref().is_some_and(|traffic| traffic.needs(revision));

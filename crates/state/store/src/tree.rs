@@ -1,5 +1,5 @@
-//! A code tree on disk, named by its content. It is written relative to file descriptors and
-//! without following a link.
+//! A code tree on disk, named by its content. It is written relative to file descriptors, and
+//! without following links.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
 
-/// Trees with more nodes than this are synced with one call for the file system.
+/// A tree with more nodes than this is synced with one call that syncs the whole file system.
 const SYNC_EACH_MAX: usize = 64;
 
 /// The node at a path.
@@ -24,7 +24,7 @@ pub(crate) enum Node {
 /// The reason why a node could not be added.
 #[derive(Debug)]
 pub(crate) enum TreeError {
-    /// The path, or one that differs only in case, is taken; the text says which of them.
+    /// The path is taken, or differs from a taken path only in case. The text says which.
     Taken(&'static str),
     /// The path leads through a link or a file.
     ThroughLink,
@@ -69,7 +69,7 @@ impl TreeWriter {
         &self.nodes
     }
 
-    /// Adds a folder. A folder that was made for a path below it may be added once.
+    /// Adds a folder. A folder that was made implicitly for a path below it may be added once.
     pub(crate) fn add_dir(&mut self, path: &str) -> Result<(), TreeError> {
         if let Some(Node::Dir { explicit }) = self.nodes.get_mut(path) {
             if std::mem::replace(explicit, true) {
@@ -81,7 +81,7 @@ impl TreeWriter {
         self.make_dir(path, true)
     }
 
-    /// Adds a file; `fill` writes its content and returns size and digest.
+    /// Adds a file. `fill` writes the content and returns its size and digest.
     pub(crate) fn add_file<E: From<TreeError>>(
         &mut self,
         path: &str,
@@ -106,7 +106,7 @@ impl TreeWriter {
         Ok(())
     }
 
-    /// Adds a symbolic link; the caller has checked that it leads inside.
+    /// Adds a symbolic link. The caller has checked that the link stays inside the tree.
     pub(crate) fn add_link(&mut self, path: &str, target: &str) -> Result<(), TreeError> {
         self.claim(path)?;
         let (parent, name) = self.parent(path)?;
@@ -124,7 +124,7 @@ impl TreeWriter {
         Ok(File::from(file))
     }
 
-    /// Makes the tree durable and returns its name: the hash of its content in hex.
+    /// Makes the tree durable and returns its name, the hash of its content in hex.
     pub(crate) fn finish(mut self) -> Result<String, TreeError> {
         rustix::fs::fchmod(&self.root, Mode::from_raw_mode(0o755))?;
         if self.nodes.len() > SYNC_EACH_MAX {
@@ -148,8 +148,7 @@ impl TreeWriter {
         Ok(hash(&self.nodes))
     }
 
-    /// Refuses a path that is taken, and names anywhere in it that differ from existing ones only
-    /// in case.
+    /// Fails if the path is taken, or if a component differs from an existing name only in case.
     fn claim(&mut self, path: &str) -> Result<(), TreeError> {
         if self.nodes.contains_key(path) {
             return Err(TreeError::Taken("same path twice"));
@@ -179,7 +178,8 @@ impl TreeWriter {
         Ok(())
     }
 
-    /// The open folder above `path`, which is made if it is missing, and the last component.
+    /// Returns the open folder above `path`, which is made if it is missing, and the last
+    /// component.
     fn parent<'p>(&mut self, path: &'p str) -> Result<(OwnedFd, &'p str), TreeError> {
         let Some((folder, name)) = path.rsplit_once('/') else {
             return Ok((self.root.try_clone()?, path));
@@ -192,7 +192,7 @@ impl TreeWriter {
         Ok((self.dir(folder)?, name))
     }
 
-    /// Opens a folder step by step, so that a link anywhere in the path is refused.
+    /// Opens a folder component by component, so that a link anywhere in the path is refused.
     fn dir(&self, path: &str) -> Result<OwnedFd, TreeError> {
         let mut dir = self.root.try_clone()?;
         for part in path.split('/') {
@@ -207,8 +207,8 @@ fn open_dir(at: impl AsFd, name: &str) -> Result<OwnedFd, TreeError> {
     Ok(rustix::fs::openat(at, name, flags, Mode::empty())?)
 }
 
-/// The name of a tree, a hash of sorted paths, kinds, executable bits and contents. Times and
-/// owners do not count, nor whether a folder was named or implied.
+/// Computes the name of a tree: a hash of sorted paths, kinds, executable bits and contents. The
+/// hash ignores times, owners, and whether a folder was named or implied.
 fn hash(nodes: &BTreeMap<String, Node>) -> String {
     let mut hasher = Sha256::new();
     hasher.update(b"mote-tree-1\n");
@@ -229,8 +229,8 @@ fn hash(nodes: &BTreeMap<String, Node>) -> String {
     hex(&hasher.finalize())
 }
 
-/// The name that the tree at `root` would have now; it differs from its folder's name if a file was
-/// corrupted. Reads every file.
+/// Computes the name of the tree at `root` anew. If a file was corrupted, the name differs from the
+/// folder's name. Reads every file.
 pub fn hash_dir(root: &Path) -> io::Result<String> {
     let mut nodes = BTreeMap::new();
     collect(root, "", &mut nodes)?;
@@ -278,7 +278,7 @@ fn digest(input: &mut impl Read) -> io::Result<(u64, [u8; 32])> {
     }
 }
 
-/// Lower-case hex.
+/// Formats bytes as lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     base16ct::lower::encode_string(bytes)
 }

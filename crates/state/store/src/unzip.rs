@@ -1,5 +1,5 @@
-//! Unpacks a zip that a client of another platform uploaded, under the same rules as a tar: no path
-//! and no link leaves the folder, there are no two names for one file, and every limit holds.
+//! Unpacks a zip that a client of another platform uploaded. The rules are those for a tar: no path
+//! and no link leaves the folder, no two names stand for the same file, and every limit holds.
 
 use std::fs::File;
 use std::io::{Cursor, Read};
@@ -17,8 +17,8 @@ use crate::tree::{TreeError, TreeWriter};
 const LINK_BYTES_MAX: u64 = 4_096;
 
 /// Unpacks `bytes` into `root`, an empty folder that the caller removes on an error. Takes only the
-/// entries below the folder `below`, or all of them if that is empty. Returns the number of files,
-/// which is never 0. Blocks.
+/// entries below the folder `below`, or all entries if `below` is empty. Returns the number of
+/// files, which is never 0. Blocks.
 pub fn unzip(
     bytes: &[u8],
     below: &str,
@@ -50,7 +50,7 @@ pub fn unzip(
 struct Unpacking {
     tree: TreeWriter,
     below: String,
-    /// Bytes that may still be unpacked.
+    /// How many more bytes may be unpacked.
     left: u64,
     files: u64,
 }
@@ -107,7 +107,7 @@ impl Unpacking {
         })
     }
 
-    /// The path relative to the folder that is taken.
+    /// Returns the path relative to the folder to unpack; `None` outside of that folder.
     fn inside(&self, path: &str) -> Option<String> {
         if self.below.is_empty() {
             return Some(path.to_owned());
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn nothing_leaves_the_folder() {
         for name in ["../x", "/etc/x", "a/../../x", "a\\..\\x", "C:x"] {
-            // The writer would correct such names, so they are patched into the bytes.
+            // The writer would correct such names, so the test patches them into the bytes.
             let plain = "a".repeat(name.len());
             let mut bytes = zipped(&[(&plain, b"1", 0o644)]);
             for at in 0..bytes.len() - plain.len() {

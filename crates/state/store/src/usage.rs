@@ -1,4 +1,4 @@
-//! How much of the disk functions use.
+//! How much disk space functions use.
 
 use std::path::{Path, PathBuf};
 
@@ -8,16 +8,17 @@ use crate::error::StoreError;
 use crate::schema;
 use crate::store::Store;
 
-/// What a file takes on disk at least, and by which its size is rounded up.
+/// The block size of the disk. A file uses at least one block, and its size is rounded up to whole
+/// blocks.
 const BLOCK_BYTES: u64 = 4_096;
 
 impl Store {
-    /// The folders with the code and packages of all revisions of a namespace's functions, each once.
-    /// Functions of several namespaces may have the same folder.
+    /// Returns the folders with code and packages of all revisions of a namespace's functions, each
+    /// folder once. Functions of several namespaces may share a folder.
     pub fn trees_of(&self, namespace: &str) -> Result<Vec<PathBuf>, StoreError> {
         let connection = self.lock();
         let sql = |error| schema::sql(self.root(), error);
-        // The name of a namespace has no character that means something else in a pattern.
+        // The name of a namespace contains no character with a special meaning in a pattern.
         let mut statement = connection
             .prepare(
                 "SELECT 1, code_hash FROM revisions WHERE function LIKE '%.' || ?1
@@ -35,13 +36,13 @@ impl Store {
     }
 }
 
-/// Bytes in the files below a folder; counting stops above `most`. What cannot be read counts as
-/// nothing. Visits each file.
+/// Counts the bytes of the files below a folder, and stops counting above `most`. Anything
+/// unreadable counts as 0. Visits each file.
 pub fn bytes_below(folder: &Path, most: u64) -> u64 {
     sum_below(folder, most, |bytes| bytes)
 }
 
-/// Bytes that a folder takes on disk: each file and each folder takes whole blocks.
+/// Returns the disk space of a folder in bytes. Each file and each folder uses whole blocks.
 pub fn disk_bytes(folder: &Path) -> u64 {
     BLOCK_BYTES + sum_below(folder, u64::MAX, |bytes| bytes.max(1).next_multiple_of(BLOCK_BYTES))
 }

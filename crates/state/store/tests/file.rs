@@ -1,4 +1,4 @@
-//! The state in one file does what every implementation must do.
+//! Runs the contract tests against the state in one file.
 
 mod contract;
 

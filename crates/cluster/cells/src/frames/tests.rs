@@ -1,4 +1,4 @@
-//! What is written is read again, and what is malformed is refused.
+//! Written frames can be read again, and malformed frames are refused.
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn an_answer_arrives_as_it_was_sent() {
     let here = answer.phases(1_000, 2_000);
     assert_eq!((here.run_ns(), here.handover_ns(), here.init_ns), (30, 15, 5));
     assert_eq!(here.queue_ns(), 1_000 - 30 - 15 - 5, "the way counts as waiting");
-    // Times of another machine never lead to phases before the arrival.
+    // Times from another machine never lead to phases before the arrival of the request.
     let here = answer.phases(1_000, 1_010);
     assert!(here.received_ns <= here.sent_ns && here.sent_ns <= here.entered_ns);
     assert!(here.entered_ns <= here.returned_ns && here.returned_ns <= here.answered_ns);
@@ -153,13 +153,13 @@ fn malformed_frames_are_refused() {
     let mut all = Vec::new();
     put_invoke(&mut all, 3, &key(), &invocation(Body::whole("abc")), 0);
     let good = frame(|out| out.extend_from_slice(&all));
-    // Every shorter payload is refused or is an invocation with a shorter body.
+    // A shorter payload is refused, unless only the body became shorter.
     for length in 0..good.payload.len() {
         let cut = Frame { payload: good.payload.slice(..length), ..frame(|o| o.extend(&all)) };
         let read = read_invoke(&cut, 0);
         assert!(read.is_err() || length >= good.payload.len() - 3, "{length}");
     }
-    // No byte that changes makes it fail in another way.
+    // Changing any byte causes at most a refusal.
     for at in HEADER_BYTES..all.len() {
         for value in [0, 1, 0x7f, 0xff, b'\n'] {
             let mut wrong = all.clone();

@@ -1,4 +1,4 @@
-//! Two cells over a connection in memory, and a stranger that knows the key.
+//! Tests two cells over a real connection, and a stranger that knows the key.
 
 use super::*;
 
@@ -22,13 +22,13 @@ fn key() -> RevisionKey {
     RevisionKey { function: FunctionName::new("f").unwrap(), number: 1, content: 1 }
 }
 
-/// A cell without an engine: it answers with the body of the request.
+/// A cell without an engine. It answers with the body of the request.
 #[derive(Default)]
 struct Echo {
     running: Arc<AtomicUsize>,
-    /// Answers only after this.
+    /// If set, the cell answers only after this is notified.
     gate: Option<Arc<Notify>>,
-    /// Takes nothing.
+    /// If true, the cell refuses every invocation.
     busy: bool,
 }
 
@@ -73,7 +73,7 @@ async fn cell(here: Echo) -> Cells {
     Cells::start(listener, secret, Arc::new(here), tokio::runtime::Handle::current()).unwrap()
 }
 
-/// A cell that forwards to one that has this engine.
+/// Returns a cell that forwards, and the cell with the engine `there` to which it forwards.
 async fn pair(there: Echo) -> (Cells, Cells) {
     let a = cell(Echo::default()).await;
     let b = cell(there).await;
@@ -133,7 +133,7 @@ async fn many_invocations_share_a_connection() {
     assert_eq!((b.figures().connections, a.states()[0].in_flight), (1, 0));
 }
 
-/// A body that is made as it is read, and counts how much was read.
+/// A body that is produced as it is read, and counts how much was produced.
 struct Endless(Arc<StdMutex<usize>>);
 
 impl BodySource for Endless {
@@ -154,7 +154,7 @@ async fn a_reader_that_is_slow_holds_a_bounded_number_of_bytes() {
         taken += answer.body.chunk().await.unwrap().unwrap().len();
     }
     until(|| *made.lock().unwrap() >= taken).await;
-    // Two directions, each with a window and one chunk on its way.
+    // The body passes in both directions. Each holds one window and one chunk.
     let held = *made.lock().unwrap() - taken;
     assert!(held <= 2 * (WINDOW_BYTES as usize + 20_000), "{held}");
     drop(answer);
@@ -202,7 +202,7 @@ async fn an_invocation_whose_cell_is_lost_comes_back_or_fails() {
     assert_eq!(a.figures().lost, 1, "a POST is not repeated");
 }
 
-/// A stranger that knows the key, and sends what it likes.
+/// Connects as a stranger that knows the key and can send anything.
 async fn stranger(cells: &Cells) -> TlsStream<TcpStream> {
     let tcp = TcpStream::connect(cells.address()).await.unwrap();
     let secret = CellKey::new(&SECRET).unwrap();
@@ -216,7 +216,7 @@ async fn hello(stream: &mut TlsStream<TcpStream>) {
     stream.flush().await.unwrap();
 }
 
-/// Reads until the end; the kinds of the frames that arrived.
+/// Reads until the end, and returns the kinds of the frames that arrived.
 async fn rest(mut stream: TlsStream<TcpStream>) -> Vec<Kind> {
     let mut bytes = BytesMut::new();
     let reading = async { while stream.read_buf(&mut bytes).await.unwrap_or(0) > 0 {} };
@@ -264,7 +264,8 @@ async fn frames_that_break_the_rules_end_their_connection_alone() {
         assert_eq!(kinds.first(), Some(&Kind::Hello), "{what}");
         until(|| running.load(Ordering::Relaxed) == 0).await;
     }
-    // A body of a stream that is not known is not an error: it may have ended at the same moment.
+    // A body for an unknown stream is not an error, because the stream may have ended at the same
+    // moment.
     let mut stream = stranger(&b).await;
     hello(&mut stream).await;
     stream.write_all(&body(99, 1_000)).await.unwrap();
@@ -312,7 +313,7 @@ async fn a_connection_that_proves_nothing_is_closed() {
     let mut silent = TcpStream::connect(b.address()).await.unwrap();
     let closed = tokio::time::timeout(Duration::from_secs(10), silent.read_u8());
     assert!(closed.await.expect("it is closed").is_err());
-    // The same for one that knows the key and says nothing.
+    // A connection that knows the key but says nothing is closed too.
     let stream = stranger(&b).await;
     assert_eq!(rest(stream).await, [Kind::Hello]);
     assert!(b.last_stranger().is_some_and(|text| text.contains("127.0.0.1")));

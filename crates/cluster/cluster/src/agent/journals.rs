@@ -1,8 +1,8 @@
-//! Lets the cell run the journals that the controller has given it.
+//! Makes the cell run the journals that the controller has given it.
 //!
-//! A journal has one owner, which NATS ensures: to take it is to take it from its former owner. A
-//! former owner that lives after all sees that, and takes its own journal back once no other cell is
-//! to run it.
+//! NATS ensures that a journal has only one owner, so taking a journal takes it away from its
+//! former owner. A former owner that is still alive notices this. It takes its own journal back
+//! once no other cell should run it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,13 +20,14 @@ use crate::resources::{Cell, EMPTY};
 const PAUSE: Duration = Duration::from_secs(2);
 /// The pause after something failed.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How long a journal that another cell has taken stays there, although this cell is to run it: the
-/// other one may be back, and the controller will see that.
+/// If another cell has taken a journal that this cell should run, how long the journal stays there.
+/// The other cell may be back, and the controller will then notice.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The own journal of a cell, if it has one in NATS.
+/// Returns the cell's own journal, if it has one in NATS.
 pub(super) async fn own(node: &Node) -> Option<String> {
-    // A cell that seems to have none would be forgotten with its pod, and its journal too.
+    // A failed request must not count as "no journal". The cell would then be forgotten together
+    // with its pod, and its journal too.
     loop {
         match node.journals().await {
             Ok(list) => return list.journals.into_iter().find(|one| one.own).map(|one| one.name),
@@ -36,15 +37,15 @@ pub(super) async fn own(node: &Node) -> Option<String> {
     }
 }
 
-/// What has to be done about journals.
+/// The changes to make to the cell's journals.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Steps {
     take: Vec<String>,
     give_back: Vec<String>,
 }
 
-/// Compares what the cell runs with what it is to run. `wanted` is `None` if that is not known;
-/// `elsewhere` has the journals that other cells are to run.
+/// Compares the journals that the cell runs with those that it should run. `wanted` is `None` if
+/// that is not known. `elsewhere` contains the journals that other cells should run.
 fn steps(
     held: &[JournalStatus],
     wanted: Option<&BTreeSet<String>>,
@@ -69,8 +70,8 @@ fn steps(
     steps
 }
 
-/// Keeps the cell as the controller has decided, for the rest of the process. Without a journal in
-/// NATS, there is nothing to do.
+/// Keeps the cell's journals as the controller has decided, for the rest of the process. Does
+/// nothing if the cell has no journal in NATS.
 pub(super) async fn keep(agent: Arc<Agent>) {
     let Some(cells) = &agent.with_journals else { return std::future::pending().await };
     cells.synced().await;

@@ -1,9 +1,9 @@
-//! The agent of a cell: it follows the resources and gives its cell what they ask for.
+//! The agent of a cell: it follows the resources and configures its cell accordingly.
 //!
-//! `sync.rs` compares and changes, `journals.rs` lets the cell run the journals that the controller
-//! has given it, `report.rs` writes what the cell has into the resource `Cell`, `proxy.rs` lets the
-//! controller read the cell's management API. The cell itself has no token for the API server, so a
-//! function that broke out of its sandbox into the cell would find none.
+//! `sync.rs` compares and changes, `journals.rs` makes the cell run the journals that the
+//! controller has given it, `report.rs` writes the state of the cell into the resource `Cell`, and
+//! `proxy.rs` lets the controller read the cell's management API. The cell itself has no token for
+//! the API server, so a function that escaped from its sandbox into the cell would find none.
 
 mod journals;
 mod proxy;
@@ -31,10 +31,10 @@ use crate::serving::Port;
 use crate::work::Work;
 use crate::{Place, keys};
 
-/// How often the agent asks whether its cell has started, which takes some tenths of a second.
+/// How often the agent asks whether its cell has started. Starting takes some tenths of a second.
 const START_PAUSE: Duration = Duration::from_millis(20);
-/// Functions that are changed at once: installing packages is slow, and a slow one must not hold up
-/// the others.
+/// How many functions are changed at once. Installing packages is slow, and a slow function must
+/// not delay the others.
 const WORKERS: usize = 4;
 
 /// The options of the agent.
@@ -74,24 +74,24 @@ struct Agent {
     secrets: Mirror<Secret>,
     keys: Mirror<Secret>,
     cells: Mirror<PartialObjectMeta<Cell>>,
-    /// The cells with the journals that each is to run, if this one has a journal in NATS.
+    /// The cells, with the journals that each should run. Only if this cell has a journal in NATS.
     with_journals: Option<Mirror<Cell>>,
     cells_api: Api<Cell>,
     work: Work,
-    /// One large archive at a time is in memory.
+    /// Allows one large archive in memory at a time.
     large: Semaphore,
     metrics: Metrics,
     report: report::Report,
     /// The journal of the cell in NATS, if it has one.
     journal: Option<String>,
-    /// Told when the journals of a cell change.
+    /// Notified when the journals of a cell change.
     journals_changed: Arc<Notify>,
     held: sync::Held,
     is_synced: AtomicBool,
 }
 
 impl Agent {
-    /// The key that the cells and the controller share, once the controller has made it.
+    /// Returns the key that the cells and the controller share, once the controller has created it.
     fn key(&self) -> Option<String> {
         keys::text(&*self.keys.get(keys::CELL.0)?, keys::CELL.1)
     }
@@ -108,7 +108,7 @@ pub(crate) async fn run(options: Options) -> Result<(), Box<dyn std::error::Erro
     }
 }
 
-/// Starts the agent's parts, and runs them for the rest of the process.
+/// Starts the agent's parts, which run for the rest of the process.
 async fn follow_cluster(
     options: Options,
     later: proxy::Later,
@@ -139,8 +139,9 @@ async fn follow_cluster(
     let held_keys = Api::<Secret>::namespaced(client.clone(), &options.place.system_namespace);
     let held_keys = follow("keys", one_secret(held_keys, keys::CELL.0), |_, _| {});
 
-    // An agent needs only where the other cells are. What they have is large and changes often, and
-    // the API server would send each change of each cell to every agent.
+    // An agent only needs the addresses of the other cells. Their status is large and changes
+    // often. If an agent watched it, the API server would send each change of each cell to every
+    // agent.
     let places: Api<PartialObjectMeta<Cell>> =
         Api::namespaced(client.clone(), &options.place.system_namespace);
     let others = follow("cells", watcher(places, watcher::Config::default()), {
@@ -152,7 +153,7 @@ async fn follow_cluster(
         }
     });
     let journals_changed = Arc::new(Notify::new());
-    // Which cell is to run which journal is in the status, so only agents with journals follow that.
+    // The status says which cell should run which journal, so only agents with journals follow it.
     let with_journals = journal.is_some().then(|| {
         let changed = journals_changed.clone();
         let trim = |cell: &mut Cell| {
@@ -202,7 +203,7 @@ fn one_secret(
     watcher(api, watcher::Config::default().fields(&format!("metadata.name={name}")))
 }
 
-/// Where a cell takes the invocations of other cells.
+/// Returns the address at which a cell takes invocations from other cells.
 fn place(cell: &PartialObjectMeta<Cell>) -> Option<String> {
     cell.annotations().get(PLACE).cloned()
 }
@@ -219,7 +220,7 @@ async fn started(node: &Node) {
     }
 }
 
-/// Writes the resource of this cell.
+/// Creates or updates the resource of this cell.
 async fn write_cell(
     cells: &Api<Cell>,
     options: &Options,
@@ -260,7 +261,8 @@ async fn write_cell(
     Ok(())
 }
 
-/// Writes it as often as it takes: the manifests may still be being applied.
+/// Writes the resource of this cell, and retries until it succeeds. While mote is being installed,
+/// the definitions may still be missing.
 async fn announce(cells: &Api<Cell>, options: &Options, journal: Option<&str>) {
     let mut pause = Duration::from_millis(200);
     while let Err(error) = write_cell(cells, options, journal).await {

@@ -1,5 +1,5 @@
 //! The agent's HTTP server: `/readyz` for the kubelet, and the cell's management API for the
-//! controller, which shows the key of the cluster.
+//! controller, which authenticates with the key of the cluster.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,11 +21,11 @@ use crate::controller::pulse::{BEAT, PATH};
 use crate::controller::{ADDRESS, LEASE};
 use crate::keys::same;
 
-/// The metrics of the agent itself; `/metrics` has those of its cell.
+/// The metrics of the agent itself. `/metrics` returns those of its cell.
 const METRICS: &str = "/agent/metrics";
 
-/// The agent, once it knows its cell and the API server. Its port answers from its start on: the
-/// kubelet must not end it because one of them is away.
+/// The agent, once it has reached its cell and the API server. The port answers before that,
+/// because the kubelet must not restart the agent while one of them cannot be reached.
 pub(super) type Later = Arc<OnceLock<Arc<Agent>>>;
 
 pub(super) fn routes(agent: Later) -> Router {
@@ -43,7 +43,7 @@ async fn readyz(State(agent): State<Later>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, "the cell does not have all functions yet\n").into_response()
 }
 
-/// Sends a request on to the cell's management socket, if the controller sends it.
+/// Forwards a request to the cell's management socket, if it comes from the controller.
 async fn forward(State(agent): State<Later>, request: Request) -> Response {
     let Some(agent) = agent.get() else {
         return (StatusCode::SERVICE_UNAVAILABLE, "the agent is starting\n").into_response();
@@ -60,7 +60,7 @@ async fn forward(State(agent): State<Later>, request: Request) -> Response {
     if request.uri().path() == METRICS {
         return metrics(agent);
     }
-    // Functions, their traffic and secrets are changed through the resources.
+    // Functions, traffic and secrets can be changed only through the resources.
     let path = request.uri().path();
     let acts = request.method() == Method::POST
         && ["/invoke", "/scale", "/retry"].iter().any(|end| path.ends_with(end));
@@ -76,7 +76,7 @@ async fn forward(State(agent): State<Later>, request: Request) -> Response {
     }
 }
 
-/// A function is `failing` while its last attempt failed.
+/// Returns the metrics. A function counts as `failing` while its last attempt has failed.
 fn metrics(agent: &Agent) -> Response {
     let state = |name: String| match agent.report.told(&name).error {
         Some(_) => "failing".to_owned(),
@@ -86,7 +86,7 @@ fn metrics(agent: &Agent) -> Response {
     agent.metrics.answer(agent.functions.names().into_iter().map(state), cells)
 }
 
-/// A byte twice a second, for as long as somebody listens.
+/// Sends a byte twice a second for as long as the client listens.
 fn pulse() -> Response {
     let beats = futures_util::stream::unfold(tokio::time::interval(BEAT), |mut beat| async move {
         beat.tick().await;
@@ -110,7 +110,7 @@ async fn exchange(
     Ok(response.map(Body::new))
 }
 
-/// Asks the controller for an archive that is too large for its resource.
+/// Downloads an archive that is too large for its resource from the controller.
 pub(super) async fn archive(agent: &Agent, digest: &str) -> Result<Bytes, String> {
     let leases: Api<Lease> =
         Api::namespaced(agent.client.clone(), &agent.options.place.system_namespace);

@@ -1,5 +1,5 @@
-//! Writes what the cell has into the status of its resource. Changes that arrive while a request is
-//! under way go into the next one.
+//! Writes the state of the cell into the status of its resource. Changes that arrive during a
+//! request go into the next request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use tokio::sync::Notify;
 
 use crate::resources::{Cell, CellFunction};
 
-/// Longest text of an error: a status with many of them must stay below the limit of an object.
+/// Longest text of an error. A status with many errors must stay below the size limit of an object.
 const ERROR_BYTES_MAX: usize = 1_000;
-/// Longest text of an error of one revision, of which a function may name eight.
+/// Longest text of an error of one revision. A function may have eight of these.
 const REVISION_ERROR_BYTES_MAX: usize = 200;
 
-/// What is to be written. Cheap to clone.
+/// The changes to be written. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Report {
     state: Arc<Mutex<State>>,
@@ -27,20 +27,21 @@ pub(super) struct Report {
 
 #[derive(Default)]
 struct State {
-    /// What was last told, by function.
+    /// The last reported state of each function, by function.
     told: BTreeMap<String, CellFunction>,
-    /// Every revision that was ever told, by function: a merge removes only what it names.
+    /// Every revision that was ever reported, by function. A merge patch must name what it removes.
     revisions: BTreeMap<String, BTreeSet<String>>,
-    /// What the next request writes; `None` removes a function.
+    /// The changes that the next request writes. `None` removes a function.
     next: BTreeMap<String, Option<CellFunction>>,
     synced: Option<bool>,
-    /// The journals that the cell runs, and those that a merge has to remove.
+    /// The journals that the cell runs, and all journals that a merge patch must name to remove
+    /// them.
     held: Option<BTreeMap<String, String>>,
     journals: BTreeSet<String>,
 }
 
 impl Report {
-    /// The cell has this of a function.
+    /// Reports the state of a function at the cell.
     pub(super) fn tell(&self, name: &str, mut has: CellFunction) {
         has.error.iter_mut().for_each(|text| shorten(text, ERROR_BYTES_MAX));
         has.revisions.values_mut().for_each(|text| shorten(text, REVISION_ERROR_BYTES_MAX));
@@ -54,7 +55,7 @@ impl Report {
         }
     }
 
-    /// The cell has nothing of a function any more.
+    /// Reports that the cell no longer has a function.
     pub(super) fn forget(&self, name: &str) {
         let mut state = self.state.lock();
         if state.told.remove(name).is_some() {
@@ -63,12 +64,12 @@ impl Report {
         }
     }
 
-    /// What was last told of a function.
+    /// Returns the last reported state of a function.
     pub(super) fn told(&self, name: &str) -> CellFunction {
         self.state.lock().told.get(name).cloned().unwrap_or_default()
     }
 
-    /// Writes everything again, because the resource is a new one.
+    /// Writes everything again, because the resource was created anew.
     pub(super) fn tell_all(&self) {
         let mut state = self.state.lock();
         let told = state.told.clone();
@@ -76,7 +77,7 @@ impl Report {
         self.changed.notify_one();
     }
 
-    /// The cell runs these journals.
+    /// Reports the journals that the cell runs.
     pub(super) fn holds(&self, held: BTreeMap<String, String>) {
         let mut state = self.state.lock();
         if state.held.as_ref() != Some(&held) {
@@ -86,7 +87,7 @@ impl Report {
         }
     }
 
-    /// Whether the cell has had all functions once.
+    /// Reports whether the cell has had all functions at least once.
     pub(super) fn synced(&self, synced: bool) {
         self.state.lock().synced = Some(synced);
         self.changed.notify_one();
@@ -101,7 +102,7 @@ fn shorten(text: &mut String, most: usize) {
     }
 }
 
-/// Starts the task that writes. The first request replaces what an agent before this one told.
+/// Starts the task that writes. The first request replaces the report of an earlier agent.
 pub(super) fn start(cells: Api<Cell>, name: String) -> Report {
     let report = Report::default();
     let reporting = report.clone();
@@ -121,7 +122,8 @@ pub(super) fn start(cells: Api<Cell>, name: String) -> Report {
                 Ok(()) => {
                     let mut state = reporting.state.lock();
                     for (name, _) in next.iter().filter(|(_, has)| has.is_none()) {
-                        // A function of this name that was made meanwhile names them once more.
+                        // A function with this name that was made meanwhile still needs these
+                        // revisions in its next report.
                         if !state.told.contains_key(name) {
                             state.revisions.remove(name);
                         }
@@ -154,7 +156,8 @@ async fn write(
     is_first: bool,
 ) -> Result<(), kube::Error> {
     if is_first {
-        // A merge cannot remove what it does not know.
+        // A merge patch cannot remove entries that this agent does not know, so all entries are
+        // removed first.
         let empty = json!({"status": {"synced": false, "functions": null, "held": null}});
         cells.patch_status(name, &PatchParams::default(), &Patch::Merge(empty)).await?;
     }
@@ -163,7 +166,7 @@ async fn write(
     Ok(())
 }
 
-/// The changes as a merge patch: `null` removes.
+/// Builds a merge patch from the changes. `null` removes an entry.
 fn status(next: &BTreeMap<String, Option<CellFunction>>, state: &State) -> Value {
     let entry = |name: &String, has: &CellFunction| {
         let known = state.revisions.get(name).into_iter().flatten();

@@ -1,6 +1,6 @@
-//! Compares what the cell has with what the resources ask for, and changes the difference. It runs
-//! when a resource changes, when something failed before, and once at the start, when it also
-//! removes what no resource asks for.
+//! Compares the state of the cell with the resources, and changes what differs. This happens when a
+//! resource changes, after a failure, and once at the start. At the start it also removes
+//! everything that no resource asks for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -25,33 +25,33 @@ use crate::resources::{
 };
 use crate::source;
 
-/// The entry of the queue that stands for the secrets of functions. No function has this name.
+/// The queue entry that stands for the secrets of functions. No function has this name.
 pub(super) const SECRETS: &str = "_secrets";
-/// The same for the other cells.
+/// The queue entry that stands for the other cells. No function has this name.
 pub(super) const CELLS: &str = "_cells";
 
-/// The pause before the agent asks a cell again that does not answer.
+/// The pause before the agent asks again if its cell does not answer.
 const NODE_PAUSE: Duration = Duration::from_millis(500);
 
-/// What the cell is known to hold.
+/// The known state of the cell.
 #[derive(Default)]
 pub(super) struct Held {
     functions: Mutex<HashMap<String, HeldFunction>>,
-    /// Whether the cell can forward invocations to others.
+    /// Whether the cell can forward invocations to other cells.
     forwards: AtomicBool,
 }
 
 #[derive(Default, Clone)]
 struct HeldFunction {
-    /// The uid of the resource: a function that was removed and made again begins anew.
+    /// The uid of the resource. A function that was removed and created again starts from nothing.
     uid: Option<String>,
     revisions: BTreeSet<u64>,
     traffic: Option<Traffic>,
-    /// The bounds of instances that were set since the traffic changed.
+    /// The limits of instances that were set since the last change of traffic.
     bounds: Option<Bounds>,
 }
 
-/// Why a function is not as it should be.
+/// Why a function is not in the desired state.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -63,7 +63,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// The failure as the status of the cell shows it.
+    /// The text of the failure for the status of the cell.
     fn text(&self) -> String {
         match self {
             Failure::Cell(ClientError::Problem(problem)) => match &problem.hint {
@@ -75,7 +75,7 @@ impl Failure {
     }
 }
 
-/// Keeps the cell as the resources ask, for the rest of the process.
+/// Keeps the cell in the state that the resources ask for, for the rest of the process.
 pub(super) async fn keep(agent: Arc<Agent>) {
     agent.functions.synced().await;
     agent.secrets.synced().await;
@@ -88,7 +88,8 @@ pub(super) async fn keep(agent: Arc<Agent>) {
     first(&agent).await;
     tokio::spawn(follow_node(agent.clone()));
     let mut workers = tokio::task::JoinSet::new();
-    // A function is handled by one worker at a time; true if it has changed since.
+    // The functions that a worker is handling; true if the function has changed since. At most one
+    // worker handles a function at a time.
     let busy: Arc<Mutex<HashMap<String, bool>>> = Arc::default();
     for _ in 0..WORKERS {
         let agent = agent.clone();
@@ -100,7 +101,8 @@ pub(super) async fn keep(agent: Arc<Agent>) {
                     *changed = true;
                     continue;
                 }
-                // No other worker runs between the two, because all of them share one thread.
+                // The check above and this insertion cannot race, because all workers share one
+                // thread.
                 busy.lock().insert(name.clone(), false);
                 handle(&agent, &name).await;
                 if busy.lock().remove(&name) == Some(true) {
@@ -112,13 +114,14 @@ pub(super) async fn keep(agent: Arc<Agent>) {
     workers.join_all().await;
 }
 
-/// Begins anew when the cell's process was restarted: what it knew only in memory is gone. An open
-/// connection shows that, because it ends with the process; the cell also ends it after some time
-/// without a request.
+/// Starts over when the cell's process was restarted, because everything that the cell had only in
+/// memory is gone. An open connection reveals a restart, because it ends with the process. The cell
+/// also ends the connection after some time without a request.
 async fn follow_node(agent: Arc<Agent>) {
     let mut before: Option<(u32, u64)> = None;
     loop {
-        // It is opened before the question, so that no restart falls between the two.
+        // The connection is opened before the question, so that no restart can go unnoticed between
+        // the two.
         let open = UnixStream::connect(&agent.options.socket).await;
         let (Ok(open), Ok(status)) = (open, agent.node.status().await) else {
             tokio::time::sleep(NODE_PAUSE).await;
@@ -135,21 +138,24 @@ async fn follow_node(agent: Arc<Agent>) {
             agent.functions.names().iter().for_each(|name| agent.work.add(name));
         }
         ended(open).await;
-        // A cell that closes each connection at once must not make this a busy loop.
+        // The pause keeps this from becoming a busy loop if the cell closes each connection at
+        // once.
         tokio::time::sleep(NODE_PAUSE).await;
     }
 }
 
-/// Waits until the other side ends a connection on which it has nothing to say.
+/// Waits until the other side closes a connection that is not used otherwise.
 async fn ended(mut open: UnixStream) {
     let mut said = [0; 256];
     while matches!(open.read(&mut said).await, Ok(count) if count > 0) {}
 }
 
-/// Handles all functions once, and those that only the cell has. From then on the cell is ready.
+/// Handles all functions once, including functions that only the cell has. Afterwards the cell is
+/// ready.
 async fn first(agent: &Arc<Agent>) {
     let mut names: BTreeSet<String> = agent.functions.names().into_iter().collect();
-    // Without this list a function that was removed meanwhile would stay for ever.
+    // Without this list, functions that were removed while no agent ran would stay in the cell for
+    // ever.
     let list = loop {
         match agent.node.functions().await {
             Ok(list) => break list,
@@ -183,7 +189,7 @@ async fn handle(agent: &Agent, name: &str) {
     }
 }
 
-/// Gives the cell what the resource `name` asks for.
+/// Brings the function `name` at the cell into the state that the resource asks for.
 async fn function(agent: &Agent, name: &str) -> Result<(), Failure> {
     let Some(wanted) = agent.functions.get(name) else { return removed(agent, name).await };
     let uid = wanted.metadata.uid.clone();
@@ -198,7 +204,7 @@ async fn function(agent: &Agent, name: &str) -> Result<(), Failure> {
     let traffic = status.and_then(|status| status.traffic.clone());
     let traffic = traffic.map(|traffic| Traffic { elsewhere: !is_home, ..traffic });
     let bounds = status.and_then(|status| status.shares.get(&agent.options.pod).copied());
-    // A cell that forwards nothing must be able to start an instance.
+    // A cell that cannot forward must be allowed to start at least one instance.
     let least = u32::from(!agent.held.forwards.load(Ordering::Relaxed));
     let bounds = bounds.map(|part| Bounds { max: part.max.map(|max| max.max(least)), ..part });
     let mut has = agent.report.told(name);
@@ -224,7 +230,7 @@ async fn function(agent: &Agent, name: &str) -> Result<(), Failure> {
         Some(bounds)
             if held.bounds != Some(bounds) && switched.is_ok() && held.traffic.is_some() =>
         {
-            // Without a maximum of its own, a cell has as many instances as cores.
+            // Without a maximum in the limits, the cell allows as many instances as it has cores.
             let Bounds { min, max } = bounds;
             let wish = ScaleRequest { min: Some(min), max, reset: true, ..ScaleRequest::default() };
             let scaled = agent.node.scale(name, &wish).await;
@@ -242,7 +248,8 @@ async fn function(agent: &Agent, name: &str) -> Result<(), Failure> {
     if let Err(ClientError::Problem(problem)) = &switched
         && problem.code == "M0412"
     {
-        // The cell has removed old revisions that the cluster still has.
+        // The cell has removed old revisions that the cluster still has, so all must be placed
+        // again.
         held.revisions.clear();
     }
     agent.held.functions.lock().insert(name.to_owned(), held);
@@ -256,8 +263,8 @@ fn placed_all(traffic: &Traffic, held: &HeldFunction) -> bool {
     traffic.split.shares().iter().all(|share| held.revisions.contains(&share.revision))
 }
 
-/// Stores the revisions that the resource asks for and the cell does not have. Returns the first
-/// failure after trying all.
+/// Stores the revisions that the resource asks for and the cell does not have. Tries all of them,
+/// and returns the first failure.
 async fn place(
     agent: &Agent,
     wanted: &Function,
@@ -275,7 +282,7 @@ async fn place(
             has.revisions.insert(number.to_string(), READY.to_owned());
             continue;
         }
-        // A revision that serves on other cells has shown there that it starts.
+        // A revision that serves at other cells has already shown there that it starts.
         let placed = one_revision(agent, name, number, !serving(number)).await;
         let told = match &placed {
             Ok(()) => {
@@ -290,7 +297,7 @@ async fn place(
     outcome
 }
 
-/// The revisions that a cell must hold: those that serve, and those that are to serve.
+/// Returns the revisions that a cell must hold: those that serve now, and those that should serve.
 fn asked(wanted: &Function, traffic: Option<&Traffic>) -> BTreeSet<u64> {
     let serving = traffic.into_iter().flat_map(|traffic| traffic.split.shares());
     let named = wanted.spec.traffic.iter().flatten().filter_map(|share| share.revision);
@@ -305,7 +312,7 @@ async fn one_revision(agent: &Agent, name: &str, number: u64, warm: bool) -> Res
     let missing =
         || Failure::Code(format!("{name} has no revision {number}; see: kubectl get fnrev"));
     let revision = found.ok_or_else(missing)?.spec;
-    // It is there until the cell has it.
+    // Held until the cell has the archive.
     let _large = match revision.bytes {
         0..source::LARGE_BYTES => None,
         _ => Some(agent.large.acquire().await.expect("it is never closed")),
@@ -316,7 +323,7 @@ async fn one_revision(agent: &Agent, name: &str, number: u64, warm: bool) -> Res
     };
     source::check(&tar, &revision.digest).map_err(Failure::Code)?;
     match agent.node.place(name, number, tar.clone(), warm).await {
-        // The cell has a function of this name that was removed while no agent was there.
+        // The cell still has a removed function of the same name, from a time when no agent ran.
         Err(ClientError::Problem(problem)) if problem.field.as_deref() == Some("number") => {
             removed(agent, name).await?;
             agent.node.place(name, number, tar, warm).await?;
@@ -337,12 +344,13 @@ async fn removed(agent: &Agent, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tells the cell where the others are.
+/// Tells the cell the addresses of the other cells.
 async fn cells(agent: &Agent) -> Result<(), Failure> {
     agent.cells.synced().await;
     let own = &agent.options.pod;
     if agent.cells.get(own).is_none() {
-        // Somebody has removed it. It is written again, with all that the cell has.
+        // The cell's resource was removed. The agent writes it again, with everything that the cell
+        // has.
         let journal = agent.journal.as_deref();
         super::write_cell(&agent.cells_api, &agent.options, journal).await?;
         agent.report.tell_all();
@@ -356,7 +364,7 @@ async fn cells(agent: &Agent) -> Result<(), Failure> {
     let places = chosen(own, others.filter_map(|cell| place(cell)).collect());
     let wish = CellsRequest { name: own.clone(), cells: places };
     match agent.node.set_cells(&wish).await {
-        // The cell was started without the setting `cell`: it forwards nothing.
+        // The cell was started without the setting `cell`, so it forwards nothing.
         Err(ClientError::Problem(problem)) if problem.status == 409 => Ok(()),
         set => {
             set?;
@@ -368,7 +376,8 @@ async fn cells(agent: &Agent) -> Result<(), Failure> {
     }
 }
 
-/// As many other cells as a cell can know. In a larger cluster, each cell knows others.
+/// Chooses as many other cells as a cell can know. In a larger cluster, each cell knows different
+/// ones.
 fn chosen(own: &str, mut others: Vec<CellPlace>) -> Vec<CellPlace> {
     if others.len() > CELLS_MAX {
         others.sort_by_cached_key(|other| sticky_key(format!("{own} {}", other.name).as_bytes()));
@@ -377,7 +386,7 @@ fn chosen(own: &str, mut others: Vec<CellPlace>) -> Vec<CellPlace> {
     others
 }
 
-/// Gives the cell the secrets of functions, and removes those that the Secret does not have.
+/// Gives the cell the secrets of functions, and removes secrets that are not in the Secret.
 async fn secrets(agent: &Agent) -> Result<(), Failure> {
     let wanted = agent.secrets.get(keys::FUNCTIONS);
     let wanted: BTreeMap<String, String> = wanted
@@ -401,7 +410,7 @@ async fn secrets(agent: &Agent) -> Result<(), Failure> {
     for (name, value) in wanted {
         outcome = outcome.and(agent.node.put_secret(&name, value).await.map(|_| ()));
     }
-    // A function that failed for want of a secret can be tried again.
+    // Functions that failed may have lacked a secret, so they are tried again.
     for name in agent.functions.names() {
         if agent.report.told(&name).error.is_some() {
             agent.work.add(&name);

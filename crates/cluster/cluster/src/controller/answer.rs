@@ -1,4 +1,5 @@
-//! What several routes of the management API answer with: errors, and parts of functions.
+//! Parts of answers that several routes of the management API share: errors, and parts of
+//! functions.
 
 use std::sync::Arc;
 
@@ -61,19 +62,19 @@ impl IntoResponse for Refused {
 }
 
 impl Controller {
-    /// How to look at the pods of cells.
+    /// Tells the user how to look at the pods of cells.
     pub(super) fn see_pods(&self) -> String {
         format!("see: kubectl get pods -n {}", self.options.place.system_namespace)
     }
 
-    /// The answer while no cell can do anything.
+    /// The answer when no cell is available.
     pub(super) fn no_cells(&self) -> Problem {
         let problem = Problem::new(503, "M0505", "no cell of the cluster is ready");
         problem.with_hint(self.see_pods())
     }
 }
 
-/// The resource of a function, or 404 with similar names.
+/// Returns the resource of a function, or a 404 that suggests similar names.
 pub(super) fn known(controller: &Controller, name: &str) -> Result<Arc<Function>, Problem> {
     controller.functions.get(name).ok_or_else(|| {
         let names = controller.functions.names();
@@ -81,7 +82,7 @@ pub(super) fn known(controller: &Controller, name: &str) -> Result<Arc<Function>
     })
 }
 
-/// The parts of a split as the API shows them.
+/// Converts the shares of a split for the API.
 pub(super) fn shares(split: &Split) -> Vec<TrafficShare> {
     let share = |share: &mote_core::rollout::Share| TrafficShare {
         revision: share.revision,
@@ -91,7 +92,7 @@ pub(super) fn shares(split: &Split) -> Vec<TrafficShare> {
     split.shares().iter().map(share).collect()
 }
 
-/// Where a function can be called.
+/// The addresses at which a function can be called.
 pub(super) fn urls(controller: &Controller, name: &str) -> Urls {
     let base = controller.options.url.as_ref();
     Urls {

@@ -1,7 +1,7 @@
-//! The management API of `mote` for a whole cluster: the same routes and types as on a node.
+//! The management API of `mote` for a whole cluster, with the same routes and types as on a node.
 //!
-//! Changes go to the resources (`change.rs`). Questions go to all cells, whose answers are merged
-//! (`merge.rs`). A request that one cell can answer alone goes to one cell.
+//! Changes go to the resources (`change.rs`). Questions go to all cells, and their answers are
+//! merged (`merge.rs`). A request that one cell can answer alone goes to a single cell.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use crate::source::{ARCHIVE_BYTES_MAX, LARGE_BYTES};
 type Shared = State<Arc<Controller>>;
 type Answer<T> = Result<Json<T>, Refused>;
 
-/// How much of an archive is read from disk at a time.
+/// How many bytes of an archive are read from disk at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
 pub(super) fn routes(controller: Arc<Controller>) -> Router {
@@ -83,7 +83,7 @@ fn shows(request: &Request, key: &str) -> bool {
 
 async fn check_token(State(controller): Shared, request: Request, next: Next) -> Response {
     if shows(&request, &controller.token) {
-        // Otherwise a function for one owner would be deployed for all.
+        // Ignoring this header would deploy a function that is meant for one owner for everybody.
         if request.headers().contains_key(mote_api::paths::HEADER_NAMESPACE) {
             let text = "a cluster has no namespaces of mote: leave out --namespace";
             return Refused(Problem::new(422, "M0429", text)).into_response();
@@ -98,7 +98,7 @@ async fn check_token(State(controller): Shared, request: Request, next: Next) ->
     Refused(problem).into_response()
 }
 
-/// A large archive, for an agent.
+/// Sends a large archive to an agent.
 async fn archive(
     State(controller): Shared,
     Path(digest): Path<String>,
@@ -124,7 +124,7 @@ async fn archive(
     }
 }
 
-/// The metrics, for programs that show the token of the API or the key of the cells.
+/// Returns the metrics to programs that present the token of the API or the key of the cells.
 async fn metrics(State(controller): Shared, request: Request) -> Response {
     if !shows(&request, &controller.key) && !shows(&request, &controller.token) {
         return StatusCode::UNAUTHORIZED.into_response();
@@ -166,7 +166,7 @@ async fn describe(State(controller): Shared, Path(name): Path<String>) -> Answer
     Ok(Json(described(&controller, &name).await?))
 }
 
-/// One function as all cells see it.
+/// Returns a function with the merged state of all cells.
 pub(super) async fn described(controller: &Controller, name: &str) -> Result<Function, Problem> {
     let answers = controller
         .ask(|cell| {
@@ -204,7 +204,7 @@ async fn deploy(
     let DeployQuery { dry_run, no_traffic, tag } = query;
     let body = request.into_body();
     let length = body.size_hint().exact().unwrap_or(u64::MAX);
-    // Without a length it may be large.
+    // A body without a declared length may be large.
     let large = match length {
         0..LARGE_BYTES => None,
         _ => Some(controller.large.clone().acquire_owned().await.expect("it is never closed")),
@@ -212,12 +212,12 @@ async fn deploy(
     let tar = collect(body).await?;
     let held_back = no_traffic || tag.is_some();
     let wish = change::Deploy { name, tar, large, dry_run, held_back, tag };
-    // A client that disconnects must not leave a change half done.
+    // The change runs to its end even if the client disconnects, so that no change stays half done.
     let result = to_the_end(async move { change::deploy(&controller, wish).await }).await?;
     Ok((if dry_run { StatusCode::OK } else { StatusCode::CREATED }, Json(result)))
 }
 
-/// The whole archive, in one piece of memory if its length is known.
+/// Reads the whole archive. If its length is known, the memory is allocated at once.
 async fn collect(body: Body) -> Result<Bytes, Problem> {
     let length = body.size_hint().exact().unwrap_or(0).min(ARCHIVE_BYTES_MAX);
     let mut whole = BytesMut::with_capacity(usize::try_from(length).unwrap_or(0));
@@ -235,7 +235,7 @@ async fn collect(body: Body) -> Result<Bytes, Problem> {
     Ok(whole.freeze())
 }
 
-/// Runs a change in a task of its own.
+/// Runs a change in a separate task, which a disconnect does not cancel.
 async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Refused>> + Send + 'static,
 ) -> Result<T, Refused> {
@@ -329,7 +329,8 @@ struct LogsQuery {
     invocation: Option<String>,
 }
 
-/// The log lines of all cells: those that are there by time, then those that follow as they come.
+/// Returns the log lines of all cells: first the existing lines by time, then new lines as they
+/// arrive.
 async fn logs(
     State(controller): Shared,
     Path(name): Path<String>,
@@ -369,7 +370,7 @@ async fn logs(
     if !follow {
         return Ok(lines_of(Body::from(first)));
     }
-    // Lines that were written while the others were read.
+    // This also covers lines that were written while the existing lines were being read.
     let since = format!("{}ms", started.elapsed().as_millis() + 1);
     let query = LogQuery { follow: true, since: Some(since), tail: None, invocation };
     let answers = controller
@@ -435,14 +436,14 @@ async fn remove_secret(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Passes a request on to a cell that takes part.
+/// Forwards a request to any cell that takes part.
 async fn to_one_cell(State(controller): Shared, request: Request) -> Result<Response, Refused> {
     let cells = controller.live_cells();
     let Some(cell) = cells.first() else { return Err(controller.no_cells().into()) };
     pass(&controller, cell, request).await
 }
 
-/// Passes a request about one accepted invocation on to the cell that has it.
+/// Forwards a request about one accepted invocation to the cell that has the invocation.
 async fn to_its_cell(State(controller): Shared, request: Request) -> Result<Response, Refused> {
     let path = request.uri().path().to_owned();
     let id = path.split('/').nth(3).unwrap_or_default().to_owned();

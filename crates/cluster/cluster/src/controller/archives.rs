@@ -4,12 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// The folder. Cheap to clone.
+/// The folder with the archives. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Archives(PathBuf);
 
 impl Archives {
-    /// Opens the folder, which is made if it does not exist.
+    /// Opens the folder, and creates it if it does not exist.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(folder).map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
@@ -20,7 +20,8 @@ impl Archives {
     /// Stores an archive durably. Blocks.
     pub(super) fn put(&self, digest: &str, tar: &[u8]) -> io::Result<()> {
         let path = self.0.join(digest);
-        // It is young again: the revision that needs it has yet to be made (see `sweep`).
+        // The age of the archive starts again from zero, because the revision that needs the
+        // archive does not exist yet (see `sweep`).
         if let Ok(there) = std::fs::File::options().append(true).open(&path) {
             return there.set_modified(SystemTime::now());
         }
@@ -31,7 +32,7 @@ impl Archives {
         std::fs::File::open(&self.0)?.sync_all()
     }
 
-    /// The file with the archive of a digest, and its length.
+    /// Opens the archive with this digest. Also returns its length.
     pub(super) async fn open_one(&self, digest: &str) -> io::Result<(tokio::fs::File, u64)> {
         if !is_digest(digest) {
             return Err(io::ErrorKind::NotFound.into());
@@ -41,8 +42,8 @@ impl Archives {
         Ok((file, length))
     }
 
-    /// Removes every archive that `keep` does not name and that is older than `age`: the revision of
-    /// a new one is being made. Blocks.
+    /// Removes every archive that `keep` does not name and that is older than `age`. A younger
+    /// archive stays, because its revision may still be being made. Blocks.
     pub(super) fn sweep(&self, age: Duration, keep: impl Fn(&str) -> bool) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.0)? {
             let entry = entry?;
@@ -79,7 +80,7 @@ mod tests {
         assert!(length("../secret").await.is_err());
         archives.sweep(Duration::from_secs(60), |_| false).unwrap();
         assert!(length(&one).await.is_ok());
-        // An old one that is stored again is young.
+        // An old archive that is stored again counts as young.
         let path = folder.path().join("a").join(&two);
         let long_ago = SystemTime::now() - Duration::from_secs(3_600);
         std::fs::File::options().append(true).open(&path).unwrap().set_modified(long_ago).unwrap();

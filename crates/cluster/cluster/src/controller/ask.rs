@@ -1,4 +1,4 @@
-//! What the cells say: which functions a change of a cell concerns, and questions to all cells.
+//! Questions to all cells, and which functions a change of a cell concerns.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::Controller;
 use crate::mirror::Mirror;
 use crate::resources::{Cell, Function};
 
-/// The functions whose status may depend on the change of a cell.
+/// Returns the functions whose status may depend on the change of a cell.
 pub(super) fn changed(
     before: Option<&Cell>,
     after: Option<&Cell>,
@@ -31,14 +31,14 @@ pub(super) fn changed(
 }
 
 impl Controller {
-    /// A client of the management API of a cell.
+    /// Creates a client for the management API of a cell.
     pub(super) fn cell(&self, cell: &Cell) -> Result<Client, ClientError> {
         let port = cell.spec.agent_port.unwrap_or(8082);
         let address = format!("http://{}:{port}", cell.spec.address);
         Ok(Client::new(Endpoint::parse(&address, Some(self.key.clone()))?))
     }
 
-    /// Asks every cell. Returns the answers of those that gave one.
+    /// Asks every cell, and returns the answers of the cells that answered.
     pub(super) async fn ask<T, F>(
         &self,
         ask: impl Fn(Client) -> F,

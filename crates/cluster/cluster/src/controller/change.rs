@@ -1,5 +1,6 @@
-//! Changes that arrive through the management API. Each becomes a change of resources, and is
-//! answered when the cluster has followed, as a node answers when a change is in force.
+//! Changes that arrive through the management API. Each is turned into a change of resources, and
+//! is answered once the cluster has followed. This matches a node, which answers when a change is
+//! in force.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -27,21 +28,21 @@ use crate::resources::{
 };
 use crate::source;
 
-/// Longest wait for the cells: installing packages on a small board takes minutes.
+/// Longest wait for the cells. Installing packages on a small board takes minutes.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// A deploy as it was asked for.
+/// A request to deploy.
 pub(super) struct Deploy {
     pub(super) name: String,
     pub(super) tar: Bytes,
-    /// The right to hold a large archive, until it is stored.
+    /// The permit for a large archive, held until the archive is stored.
     pub(super) large: Option<OwnedSemaphorePermit>,
     pub(super) dry_run: bool,
     pub(super) held_back: bool,
     pub(super) tag: Option<String>,
 }
 
-/// Steps with their times.
+/// The steps of a deploy, with their durations.
 struct Steps {
     steps: Vec<DeployStep>,
     since: Instant,
@@ -55,7 +56,7 @@ impl Steps {
     }
 }
 
-/// Deploys an archive: a new revision, which receives the traffic when every cell has started it.
+/// Deploys an archive as a new revision, which receives traffic once every cell has started it.
 pub(super) async fn deploy(
     controller: &Controller,
     mut wish: Deploy,
@@ -82,7 +83,7 @@ pub(super) async fn deploy(
         let problem = Problem::new(409, "M0413", text);
         return Err(problem.with_hint("deploy it first without --tag and --no-traffic").into());
     }
-    // Any number that no revision has serves to check the tag.
+    // To check the tag, any unused revision number will do.
     wanted(now.as_ref(), u64::MAX, &wish).map_err(|error| not_a_split(&error))?;
     let mut result = DeployResult {
         function: name.to_owned(),
@@ -127,7 +128,7 @@ pub(super) async fn deploy(
     let generation = set_spec(controller, name, spec).await?;
     let followed = followed(controller, name, generation, wish.held_back.then_some(number)).await;
     if let Err(problem) = followed {
-        // As on a node, a deploy that fails leaves what was there.
+        // As on a node, a failed deploy leaves the former state.
         if is_new {
             let _ = controller.functions_api.delete(name, &DeleteParams::default()).await;
         } else {
@@ -147,14 +148,14 @@ pub(super) async fn deploy(
     Ok(DeployResult { steps: steps.steps, ..result })
 }
 
-/// The right to change a function through this API, from the question to the answer: two deploys at
-/// once would take each other's outcome for their own.
+/// Waits for the exclusive right to change a function through this API, from the question to the
+/// answer. Otherwise two concurrent deploys could mistake each other's outcome for their own.
 async fn change_of(controller: &Controller, name: &str) -> tokio::sync::OwnedMutexGuard<()> {
-    // No function has this name.
+    // This name cannot collide with a function's lock, because no function has such a name.
     controller.turn(&format!("change of {name}")).await
 }
 
-/// Waits a moment for a cell: all of them may just have been restarted.
+/// Waits a moment until a cell takes part, because all cells may just have been restarted.
 async fn some_cell(controller: &Controller) -> Result<(), Problem> {
     let mut changes = controller.changes.subscribe();
     let end = tokio::time::Instant::now() + Duration::from_secs(5);
@@ -166,7 +167,7 @@ async fn some_cell(controller: &Controller) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The spec in an archive, which is checked as a node checks it. Blocks.
+/// Reads the spec in an archive, and checks it as a node does. Blocks.
 fn read(name: &FunctionName, tar: &[u8]) -> Result<FunctionSpec, Refused> {
     let folder =
         tempfile::tempdir().map_err(|error| Problem::new(507, "M0703", error.to_string()))?;
@@ -210,7 +211,7 @@ fn read(name: &FunctionName, tar: &[u8]) -> Result<FunctionSpec, Refused> {
     Ok(spec)
 }
 
-/// The split that a deploy asks for; `None` gives everything to the newest revision.
+/// Returns the split that a deploy asks for. `None` sends all traffic to the newest revision.
 fn wanted(
     now: Option<&Traffic>,
     number: u64,
@@ -239,21 +240,21 @@ fn named(split: &Split) -> Vec<WantedShare> {
     split.shares().iter().map(share).collect()
 }
 
-/// Replaces the spec of a function; returns its generation.
+/// Replaces the spec of a function. Returns the new generation.
 async fn set_spec(controller: &Controller, name: &str, spec: Wanted) -> Result<i64, Refused> {
     loop {
         let mut function = controller.functions_api.get(name).await?;
         function.spec = spec.clone();
         match controller.functions_api.replace(name, &PostParams::default(), &function).await {
-            // The status was written in between.
+            // The function was written in between, so the loop tries again.
             Err(kube::Error::Api(error)) if error.code == 409 => {}
             replaced => return Ok(replaced?.metadata.generation.unwrap_or(0)),
         }
     }
 }
 
-/// Waits until the cluster serves what generation `generation` asks for, and every cell holds the
-/// revision `held` if one is named; or says why not.
+/// Waits until the cluster serves what the generation `generation` asks for, and until every cell
+/// holds the revision `held`, if one is given. Fails if that cannot happen, and says why.
 async fn followed(
     controller: &Controller,
     name: &str,
@@ -264,7 +265,7 @@ async fn followed(
     let end = tokio::time::Instant::now() + PATIENCE;
     loop {
         let Some(function) = controller.functions.get(name) else {
-            // The mirror may not have a function that was made just now.
+            // The mirror may not know a function that was created just now.
             let there = controller.functions_api.get_opt(name).await;
             let is_there = there.is_ok_and(|function| function.is_some());
             if is_there && tokio::time::timeout_at(end, changes.changed()).await.is_ok() {
@@ -295,7 +296,7 @@ async fn followed(
     }
 }
 
-/// Whether every cell holds a revision.
+/// Whether every cell holds the revision `held`. True if no revision is given.
 fn holds(controller: &Controller, name: &str, held: Option<u64>) -> Result<bool, Problem> {
     let Some(number) = held else { return Ok(true) };
     let function = known(controller, name)?;
@@ -340,7 +341,7 @@ pub(super) async fn traffic(
     move_to(controller, name, &now, &split).await
 }
 
-/// Sends all traffic to `revision`, or to the one that was live before.
+/// Sends all traffic to `revision`, or to the revision that was live before.
 pub(super) async fn rollback(
     controller: &Controller,
     name: &str,
@@ -389,7 +390,7 @@ async fn move_to(
     })
 }
 
-/// Removes a function, and answers when no live cell has it any more.
+/// Removes a function, and returns when no live cell has it any more.
 pub(super) async fn remove(controller: &Controller, name: &str) -> Result<(), Refused> {
     known(controller, name)?;
     match controller.functions_api.delete(name, &DeleteParams::default()).await {
@@ -412,7 +413,7 @@ pub(super) async fn remove(controller: &Controller, name: &str) -> Result<(), Re
     }
 }
 
-/// Sets the bounds of the whole cluster in the resource, and starts or stops instances now, spread
+/// Sets the limits for the whole cluster in the resource. Starts or stops instances now, spread
 /// over the cells.
 pub(super) async fn scale(
     controller: &Controller,
@@ -465,14 +466,14 @@ pub(super) async fn scale(
     Ok(sum)
 }
 
-/// The names in the Secret of functions.
+/// Lists the names in the Secret with the functions' secrets.
 pub(super) async fn secret_names(controller: &Controller) -> Result<Vec<String>, Refused> {
     let secret = controller.secrets_api.get_opt(keys::FUNCTIONS).await?;
     let data = secret.and_then(|secret| secret.data).unwrap_or_default();
     Ok(data.into_keys().collect())
 }
 
-/// Stores a secret; true if it is new.
+/// Stores a secret. Returns true if it is new.
 pub(super) async fn put_secret(
     controller: &Controller,
     name: &str,

@@ -1,8 +1,8 @@
-//! Decides which cell runs the journals that nobody runs: those of cells that are gone, and the one
-//! of schedules. This is done only if the cells have journals in NATS.
+//! Decides which cell runs the journals that nobody runs: the journals of cells that are gone, and
+//! the journal of schedules. This happens only if the cells have journals in NATS.
 //!
-//! The decision is in the status of the cells, so a new controller continues with it. NATS ensures
-//! that a journal has one owner, so a wrong decision costs time and harms nothing.
+//! The decision is stored in the status of the cells, so a new controller continues with it. NATS
+//! ensures that a journal has only one owner, so a wrong decision costs time but does no harm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,39 +16,40 @@ use serde_json::json;
 use super::{Controller, is_ready};
 use crate::resources::{Cell, EMPTY, POD, SCHEDULES};
 
-/// The entry of the queue that stands for the journals. No function has this name.
+/// The queue entry that stands for the journals. No function has this name.
 pub(super) const WORK: &str = "_journals";
-/// How long a pod may be not ready, for example because it stops, until others run its journals. It
-/// is longer than a pod takes to stop, and shorter than schedules make up for.
+/// How long a pod may be not ready, for example because it is stopping, before other cells run its
+/// journals. The time is longer than a pod takes to stop, and shorter than the time for which
+/// schedules make up.
 const NOT_READY: Duration = Duration::from_secs(50);
 
 /// Whether a cell can run journals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
-    /// It takes part.
+    /// The cell takes part.
     Live,
-    /// It keeps what it has, and receives nothing more.
+    /// The cell keeps its journals, and receives no more.
     Unsure,
-    /// It runs nothing any more.
+    /// The cell runs nothing any more.
     Gone,
 }
 
-/// A cell as this decision sees it.
+/// The facts about a cell on which this decision depends.
 #[derive(Debug, Clone)]
 struct Seen {
     name: String,
     own: Option<String>,
     presence: Presence,
-    /// Whether this controller has heard its pulse.
+    /// Whether this controller has heard the pulse of the cell.
     is_heard: bool,
-    /// The journals that it is to run next to its own.
+    /// The journals that the cell should run in addition to its own.
     has: BTreeSet<String>,
-    /// Those of them in which it has found nothing.
+    /// The journals among `has` that the cell has found empty.
     empty: BTreeSet<String>,
 }
 
-/// The journals of each cell from now on, for the cells where this changes something. A cell that is
-/// gone keeps what no other can run.
+/// Returns the new journals of each cell for which they change. A cell that is gone keeps a journal
+/// if no other cell can run it.
 fn assign(cells: &[Seen]) -> BTreeMap<String, BTreeSet<String>> {
     let present = || cells.iter().filter(|cell| cell.presence != Presence::Gone);
     let able: Vec<&Seen> =
@@ -66,11 +67,13 @@ fn assign(cells: &[Seen]) -> BTreeMap<String, BTreeSet<String>> {
     for journal in journals {
         let owner = cells.iter().find(|cell| cell.own.as_deref() == Some(journal));
         let holders: Vec<&Seen> = present().filter(|cell| cell.has.contains(journal)).collect();
-        // One that this controller has not heard yet may be lost as before.
+        // A cell that this controller has not heard may still be lost, as the previous controller
+        // found.
         let runs_its_own = owner.is_some_and(|owner| {
             owner.presence != Presence::Gone && (owner.is_heard || holders.is_empty())
         });
-        // The cell was removed, and all that it had is forgotten.
+        // The journal's cell was removed, and the journal holds nothing more, so it can be
+        // forgotten.
         let is_done = owner.is_none()
             && journal != SCHEDULES
             && !holders.is_empty()
@@ -84,7 +87,7 @@ fn assign(cells: &[Seen]) -> BTreeMap<String, BTreeSet<String>> {
             Some(next) => {
                 lists.entry(&next.name).or_default().insert(journal.to_owned());
             }
-            // Nobody can run it: what is known of it stays where it is.
+            // No cell can run the journal, so its entry stays where it is.
             None => {
                 for cell in cells.iter().filter(|cell| cell.has.contains(journal)) {
                     lists.entry(&cell.name).or_default().insert(journal.to_owned());
@@ -100,14 +103,14 @@ fn assign(cells: &[Seen]) -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
-/// What a change of a cell has to do with journals.
+/// The parts of a cell on which the decision about journals depends.
 pub(super) fn of(cell: Option<&Cell>) -> Option<impl PartialEq + use<>> {
     let cell = cell?;
     let status = cell.status.clone().unwrap_or_default();
     Some((cell.spec.clone(), status.synced, status.journals, status.held))
 }
 
-/// Gives journals to cells, and removes cells whose journals others have.
+/// Gives journals to cells, and removes cells whose journals other cells have.
 pub(super) async fn place(controller: &Arc<Controller>) -> Result<(), kube::Error> {
     let _turn = controller.turn(WORK).await;
     let cells = controller.cells.all();
@@ -116,7 +119,8 @@ pub(super) async fn place(controller: &Arc<Controller>) -> Result<(), kube::Erro
     }
     let seen: Vec<Seen> = cells.iter().map(|cell| look(controller, cell)).collect();
     let mut changes: Vec<_> = assign(&seen).into_iter().collect();
-    // The cell that receives a journal is told first, so that no journal is forgotten in between.
+    // The cell that receives a journal is updated first, so that the journal is always listed
+    // somewhere.
     let is_gone =
         |name: &str| seen.iter().any(|it| it.name == name && it.presence == Presence::Gone);
     changes.sort_by_key(|(name, _)| is_gone(name));
@@ -135,7 +139,7 @@ pub(super) async fn place(controller: &Arc<Controller>) -> Result<(), kube::Erro
     Ok(())
 }
 
-/// Removes the resources of cells without a pod, once another cell is to run their journals.
+/// Removes the resources of cells without a pod, once another cell should run their journals.
 async fn remove_settled(
     api: &Api<Cell>,
     controller: &Controller,
@@ -188,7 +192,8 @@ fn presence(controller: &Arc<Controller>, cell: &Cell, name: &str) -> Presence {
         since.remove(name);
         return Presence::Live;
     }
-    // Without a pod there is nobody who would start it again or remove it.
+    // While a pod is not ready, the decision must be made again after the grace period, because no
+    // other event may follow.
     let begun = *since.entry(name.to_owned()).or_insert_with(|| {
         let work = controller.work.clone();
         tokio::spawn(async move {
@@ -216,7 +221,8 @@ mod tests {
         }
     }
 
-    /// All journals that cells that are not gone are to run after the decision.
+    /// All journals after the decision, each with the cell that should run it. Leaves out cells
+    /// that are gone.
     fn after(cells: &[Seen]) -> BTreeMap<String, String> {
         let changes = assign(cells);
         let list = |cell: &Seen| changes.get(&cell.name).unwrap_or(&cell.has).clone();
@@ -245,7 +251,7 @@ mod tests {
         let next = after(&cells);
         assert_ne!(next[SCHEDULES], home);
         assert_ne!(next[&format!("j-{home}")], home, "its own journal too");
-        // Cells without journals decide nothing.
+        // Cells without journals lead to no decisions.
         cells.iter_mut().for_each(|cell| (cell.own, cell.has) = (None, BTreeSet::new()));
         assert!(assign(&cells).is_empty());
     }
@@ -259,7 +265,7 @@ mod tests {
         cells[0].has.clear();
         cells[1].has = [SCHEDULES, "j-a", "j-x"].map(str::to_owned).into();
         assert!(assign(&cells).is_empty());
-        // A new controller has not heard it yet.
+        // A new controller has not heard the cell yet.
         (cells[0].presence, cells[0].is_heard) = (Live, false);
         assert_eq!(after(&cells)["j-a"], "b");
         cells[0].is_heard = true;

@@ -1,7 +1,8 @@
-//! The lease: of several controllers, one acts. It is a `Lease` of `coordination.k8s.io`, held as
-//! other controllers of Kubernetes do it: the holder renews it, and another one takes it when it was
-//! not renewed for its duration. The clocks of two machines are never compared: a controller measures
-//! with its own clock for how long it saw no renewal.
+//! The lease: if there are several controllers, only its holder acts. It is a `Lease` of
+//! `coordination.k8s.io`, held in the same way as by other controllers of Kubernetes. The holder
+//! renews it, and another controller takes it after it was not renewed for its duration. The clocks
+//! of two machines are never compared: a controller measures with its own clock how long it has
+//! seen no renewal.
 
 use std::time::{Duration, Instant};
 
@@ -16,31 +17,32 @@ use super::Options;
 use crate::serving::{Place, Port};
 
 pub(crate) const NAME: &str = "mote-controller";
-/// Its annotation with the address of the holder's management API.
+/// The annotation of the lease with the address of the holder's management API.
 pub(crate) const ADDRESS: &str = "mote.dev/address";
 /// After this time without a renewal another controller may take the lease.
 const DURATION: Duration = Duration::from_secs(15);
-/// How often the holder renews it.
+/// How often the holder renews the lease.
 const RENEW: Duration = Duration::from_secs(5);
-/// The holder stops acting when it could not renew the lease for this long, before another one acts.
+/// The holder stops acting after it could not renew the lease for this long. This is before another
+/// controller can act.
 const GIVE_UP: Duration = Duration::from_secs(10);
-/// How often the others look.
+/// How often the other controllers check the lease.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// The lease in our hands.
+/// The lease, held by this process.
 pub(super) struct Held {
     api: Api<Lease>,
     holder: String,
     address: String,
 }
 
-/// Waits until this process holds the lease. Until then it passes connections on to the holder, so
+/// Waits until this process holds the lease. Until then it forwards connections to the holder, so
 /// that every controller behind the Service answers and is ready.
 pub(super) async fn acquire(client: kube::Client, options: &Options, port: &Port) -> Held {
     let api: Api<Lease> = Api::namespaced(client, &options.place.system_namespace);
     let address = format!("{}:{}", options.address, options.listen.port());
     let held = Held { api, holder: options.pod.clone(), address };
-    // The renewal that was seen last, and when.
+    // The renewal that was seen last, and the time at which it was seen.
     let mut seen: Option<(Option<String>, Instant)> = None;
     let mut look = tokio::time::interval(LOOK);
     loop {
@@ -57,8 +59,8 @@ pub(super) async fn acquire(client: kube::Client, options: &Options, port: &Port
     }
 }
 
-/// Passes a connection on to the controller that holds the lease, which limits how long it may be
-/// silent.
+/// Forwards a connection to the controller that holds the lease. That controller limits how long
+/// the connection may be silent.
 async fn pass(api: Api<Lease>, inside: TcpStream, place: Place) {
     tokio::select! {
         () = connect(api, inside) => {}
@@ -74,7 +76,7 @@ async fn connect(api: Api<Lease>, mut inside: TcpStream) {
     };
     let connected = tokio::time::timeout(LOOK, TcpStream::connect(address)).await;
     if let Ok(Ok(mut outside)) = connected {
-        // Either side may end the connection; nobody needs to know why.
+        // Either side may end the connection. Nobody needs to know why.
         let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
     }
 }
@@ -104,7 +106,7 @@ impl Held {
         if !is_ours && since.elapsed() < DURATION {
             return Ok(false);
         }
-        // The version of the object decides if two try at once.
+        // If two controllers try at once, the version of the object decides.
         won(self.api.replace(NAME, &PostParams::default(), &self.filled(lease)).await)
     }
 
@@ -128,7 +130,7 @@ impl Held {
         lease
     }
 
-    /// Renews the lease; returns why it is lost.
+    /// Keeps renewing the lease. Returns the reason when the lease is lost.
     pub(super) async fn keep(&self) -> String {
         let mut renewed = Instant::now();
         let mut last = None;
@@ -146,8 +148,8 @@ impl Held {
         }
     }
 
-    /// Renews the lease with one request if nobody else has written it since the last renewal, which
-    /// the version of the object shows.
+    /// Renews the lease. One request is enough if nobody else has written the lease since the last
+    /// renewal, which the version of the object shows.
     async fn renew(&self, last: &mut Option<Lease>) -> Result<bool, kube::Error> {
         let params = PostParams::default();
         if let Some(known) = last.take() {
@@ -191,7 +193,7 @@ impl Held {
     }
 }
 
-/// A conflict means that somebody else was faster.
+/// Whether the write succeeded. A conflict means that another controller was faster.
 fn won(result: Result<Lease, kube::Error>) -> Result<bool, kube::Error> {
     match result {
         Ok(_) => Ok(true),

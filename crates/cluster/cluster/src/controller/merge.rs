@@ -1,4 +1,4 @@
-//! Makes one answer of the answers of all cells.
+//! Merges the answers of all cells into one answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) fn now_ms() -> u64 {
     now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The instance of a cell: its numbers are unique only there.
+/// The instance's name with its cell, because instance numbers are unique only within a cell.
 fn instance(cell: &Cell, id: &str) -> String {
     format!("{}/{id}", cell.name_any())
 }
@@ -34,7 +34,7 @@ pub(super) fn of_cell(cell: &Cell, line: LogLine) -> LogLine {
     LogLine { instance: line.instance.as_deref().map(|id| instance(cell, id)), ..line }
 }
 
-/// The line that says that the lines of a cell are missing.
+/// The log line that says that the lines of a cell are missing.
 pub(super) fn silent(cell: &str, function: &str) -> LogLine {
     LogLine {
         time: Timestamp::from_unix_ms(now_ms()),
@@ -48,7 +48,7 @@ pub(super) fn silent(cell: &str, function: &str) -> LogLine {
     }
 }
 
-/// The sums of all cells.
+/// Sums up the status of all cells.
 pub(super) fn status(controller: &Controller, answers: Answers<NodeStatus>) -> NodeStatus {
     let mut sum = NodeStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -102,7 +102,7 @@ pub(super) fn status(controller: &Controller, answers: Answers<NodeStatus>) -> N
     sum
 }
 
-/// The checks of all cells, each with the name of its cell.
+/// Lists the checks of all cells, each with the name of its cell.
 pub(super) fn doctor(controller: &Controller, answers: Answers<DoctorReport>) -> DoctorReport {
     let mut checks = Vec::new();
     let known = controller.cells.all();
@@ -142,7 +142,7 @@ pub(super) fn doctor(controller: &Controller, answers: Answers<DoctorReport>) ->
     DoctorReport { checks, ..Default::default() }
 }
 
-/// Functions with the instances and numbers of all cells.
+/// Merges the functions of all cells with their instances and numbers.
 pub(super) fn functions(
     controller: &Controller,
     of_cells: Vec<(Arc<Cell>, Vec<Function>)>,
@@ -207,7 +207,7 @@ fn add(sum: &mut Function, other: Function) {
     requests.cold_starts += of.cold_starts;
     requests.starts += of.starts;
     requests.starts_s += of.starts_s;
-    // The slower cell is what a caller may meet; the percentiles of two cells cannot be added.
+    // Percentiles of two cells cannot be added, so the slower cell counts: a caller may meet it.
     let slower = |one: Option<f64>, other: Option<f64>| match (one, other) {
         (Some(one), Some(other)) => Some(one.max(other)),
         (one, other) => one.or(other),
@@ -224,8 +224,8 @@ fn add(sum: &mut Function, other: Function) {
     }
 }
 
-/// The schedules of all cells. Without NATS, those of a function are on its home; with NATS, those of
-/// all functions are on the cell that runs their journal.
+/// Merges the schedules of all cells. Without NATS, the schedules of a function are at its home
+/// cell. With NATS, the schedules of all functions are at the cell that runs their journal.
 pub(super) async fn schedules(
     State(controller): State<Arc<Controller>>,
 ) -> Result<Json<ScheduleList>, Refused> {
@@ -238,7 +238,7 @@ pub(super) async fn schedules(
     Ok(Json(all))
 }
 
-/// The accepted invocations of all cells, newest first.
+/// Merges the accepted invocations of all cells, newest first.
 pub(super) async fn invocations(
     State(controller): State<Arc<Controller>>,
     Query(query): Query<BTreeMap<String, String>>,
@@ -268,7 +268,7 @@ pub(super) async fn invocations(
         all.invocations.extend(list.invocations);
     }
     all.invocations.sort_by(|one, other| other.id.cmp(&one.id));
-    // While a journal moves, two cells may know it.
+    // While a journal moves, two cells may list the same invocation.
     all.invocations.dedup_by(|one, other| one.id == other.id);
     if let Some(limit) = query.get("limit").and_then(|limit| limit.parse().ok()) {
         all.more |= all.invocations.len() > limit;

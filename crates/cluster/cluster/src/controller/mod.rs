@@ -1,10 +1,10 @@
-//! The controller: the one process of a cluster that decides.
+//! The controller: the one process of a cluster that makes decisions.
 //!
-//! Of several controllers only the holder of the lease (`lease.rs`) acts. It makes revisions and
-//! decides on traffic (`reconcile.rs`) and on journals (`journals.rs`), keeps large archives
-//! (`archives.rs`), and offers the management API (`api.rs`, `change.rs`), for which it asks the cells
-//! (`ask.rs`, `merge.rs`). What it knows is in the API server; a new controller continues where the
-//! last one was.
+//! If there are several controllers, only the holder of the lease (`lease.rs`) acts. It makes
+//! revisions, decides on traffic (`reconcile.rs`) and journals (`journals.rs`), keeps large
+//! archives (`archives.rs`), and offers the management API (`api.rs`, `change.rs`), for which it
+//! asks the cells (`ask.rs`, `merge.rs`). Its knowledge is stored in the API server, so a new
+//! controller continues where the last one stopped.
 
 mod answer;
 mod api;
@@ -41,9 +41,9 @@ use crate::serving::Port;
 use crate::work::Work;
 use crate::{Place, keys};
 
-/// Locks of functions that are kept although nobody uses them.
+/// How many locks of functions are kept even if they are unused.
 const TURNS_KEPT: usize = 1_024;
-/// Functions that are looked at at once.
+/// How many functions are handled at once.
 const WORKERS: usize = 4;
 
 /// The options of the controller.
@@ -80,40 +80,40 @@ struct Controller {
     cells_api: Api<Cell>,
     pods: Mirror<Pod>,
     pods_api: Api<Pod>,
-    /// Cells that are silent.
+    /// Cells whose machines do not answer.
     lost: Mutex<HashSet<String>>,
     /// Cells whose pulse this controller has heard.
     heard: Mutex<HashSet<String>>,
-    /// Since when pods are not ready.
+    /// The time since which each of these pods has not been ready.
     not_ready: Mutex<HashMap<String, Instant>>,
     archives: archives::Archives,
     recorder: Recorder,
     token: String,
     key: String,
     work: Work,
-    /// One large archive at a time is in memory.
+    /// Allows one large archive in memory at a time.
     large: Arc<Semaphore>,
     metrics: Metrics,
-    /// One change of a function at a time.
+    /// Locks that allow one change of a function at a time.
     turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// Wakes those that wait for the status of a function.
+    /// Wakes requests that wait for the status of a function.
     changes: tokio::sync::watch::Sender<u64>,
 }
 
 impl Controller {
-    /// Looks at every function again.
+    /// Puts every function into the queue again.
     fn wake_all(&self) {
         self.functions.names().iter().for_each(|name| self.work.add(name));
         self.work.add(journals::WORK);
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// The right to change a function.
+    /// Waits for the exclusive right to change a function.
     async fn turn(&self, name: &str) -> tokio::sync::OwnedMutexGuard<()> {
         let turn = {
             let mut turns = self.turns.lock();
             if turns.len() > TURNS_KEPT {
-                // Nobody holds or waits for the others.
+                // A lock with one reference is neither held nor waited for, so it is dropped.
                 turns.retain(|_, turn| Arc::strong_count(turn) > 1);
             }
             turns.entry(name.to_owned()).or_default().clone()
@@ -121,7 +121,8 @@ impl Controller {
         turn.lock_owned().await
     }
 
-    /// The cells that take part: they have had all functions once, and their pods are ready.
+    /// Returns the cells that take part: they have had all functions once, and their pods are
+    /// ready.
     fn live_cells(&self) -> Vec<Arc<Cell>> {
         let is_live = |cell: &Arc<Cell>| {
             let synced = cell.status.as_ref().is_some_and(|status| status.synced);
@@ -134,13 +135,13 @@ impl Controller {
     }
 }
 
-/// Whether a cell never had a pod, as in tests. The `Cell` of a pod that is gone stays until
-/// Kubernetes has collected it.
+/// Whether a cell never had a pod, as in tests. The `Cell` of a removed pod stays until Kubernetes
+/// has collected it.
 fn is_podless(cell: &Cell) -> bool {
     cell.owner_references().is_empty() && !cell.annotations().contains_key(POD)
 }
 
-/// Whether the kubelet says that a pod is ready, and nobody has told it to stop.
+/// Whether the kubelet reports the pod as ready, and the pod is not being deleted.
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
@@ -179,7 +180,8 @@ pub(crate) async fn run(options: Options) -> Result<(), Box<dyn std::error::Erro
         },
     );
     let revisions_api: Api<FunctionRevision> = Api::namespaced(client.clone(), namespace);
-    // Only their metadata: the archives of all functions would not fit into a small controller.
+    // Only the metadata is watched, because the archives of all functions would not fit into a
+    // small controller.
     let metadata: Api<PartialObjectMeta<FunctionRevision>> =
         Api::namespaced(client.clone(), namespace);
     let revisions = follow("revisions", watcher(metadata, watcher::Config::default()), {
@@ -265,12 +267,12 @@ pub(crate) async fn run(options: Options) -> Result<(), Box<dyn std::error::Erro
         lost = held.keep() => return Err(lost.into()),
         () = crate::stopped() => {}
     }
-    // The next controller need not wait until the lease has run out.
+    // The next controller then need not wait until the lease expires.
     held.give_back().await;
     Ok(())
 }
 
-/// Follows the pulse of each cell from its arrival on.
+/// Follows the pulse of each cell after the cell has arrived.
 async fn listen_to_cells(
     controller: Arc<Controller>,
     mut arrivals: mpsc::UnboundedReceiver<Arc<Cell>>,
@@ -280,7 +282,8 @@ async fn listen_to_cells(
     }
 }
 
-/// The number of functions by the reason of their condition `Ready`, and of cells by state.
+/// The metrics: the number of functions by the reason of their condition `Ready`, and the number of
+/// cells by state.
 fn metrics(controller: &Controller) -> axum::response::Response {
     let functions = controller.functions.all().into_iter().map(|function| {
         ready_condition(&function).map_or_else(|| "New".to_owned(), |ready| ready.reason.clone())
@@ -301,7 +304,6 @@ fn metrics(controller: &Controller) -> axum::response::Response {
     controller.metrics.answer(functions, cells)
 }
 
-/// The condition `Ready` of a function.
 fn ready_condition(function: &Function) -> Option<&Condition> {
     let status = function.status.as_ref()?;
     status.conditions.iter().find(|condition| condition.type_ == "Ready")

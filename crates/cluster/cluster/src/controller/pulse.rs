@@ -1,9 +1,11 @@
 //! The pulse of each cell: its agent sends a byte twice a second for as long as the controller
-//! listens. A machine that fails says nothing any more, which shows within two seconds; Kubernetes
-//! itself notices after 40. The controller then no longer counts with the cell, and takes its pod out
-//! of the Services. A machine that has too much to do still takes new connections, because its kernel
-//! does that: its cell stays. When more than half of the cells are silent, the network of the
-//! controller itself is more likely at fault, and nothing changes.
+//! listens.
+//!
+//! When a machine fails, its pulse stops, and the controller notices within two seconds. Kubernetes
+//! itself notices after 40 seconds. The controller then no longer relies on the cell, and takes the
+//! cell's pod out of the Services. An overloaded machine still accepts new connections, because its
+//! kernel does that, so its cell stays. If more than half of the cells are silent, the controller's
+//! own network is more likely at fault, and the controller changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,20 +25,21 @@ use crate::resources::Cell;
 pub(crate) const PATH: &str = "/v1/pulse";
 /// The time between two beats.
 pub(crate) const BEAT: Duration = Duration::from_millis(500);
-/// After a silence of this length, two beats and some delay, the controller connects again.
+/// After this much silence, which is two beats and some delay, the controller connects again.
 const SILENCE: Duration = Duration::from_millis(1_250);
-/// A connection to a machine that works takes much less. Together with [`SILENCE`] less than 2 s.
+/// Longest time to connect. Connecting to a working machine takes much less. Together with
+/// [`SILENCE`] this is less than 2 s.
 const CONNECT: Duration = Duration::from_millis(500);
 /// The pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Why there is no pulse.
+/// Why the pulse ended.
 enum Ended {
-    /// Nobody answers at the address.
+    /// No machine answers at the address.
     Silent,
-    /// The connection is there, and nothing comes.
+    /// The connection is open, but no bytes arrive.
     Quiet,
-    /// The machine answers, the agent does not.
+    /// The machine answers, but the agent does not.
     Refused,
 }
 
@@ -49,7 +52,7 @@ pub(super) async fn follow(controller: Arc<Controller>, cell: Arc<Cell>) {
     };
     while is_there() {
         match listen(&controller, &cell).await {
-            // The next connection shows whether the machine is there.
+            // A new connection shows whether the machine is still there.
             Ended::Quiet => continue,
             Ended::Silent if is_there() => silent(&controller, &name).await,
             Ended::Silent | Ended::Refused => {}
@@ -60,7 +63,7 @@ pub(super) async fn follow(controller: Arc<Controller>, cell: Arc<Cell>) {
     controller.work.add(super::journals::WORK);
 }
 
-/// Goes on without a cell whose machine does not answer.
+/// Continues without a cell whose machine does not answer.
 async fn silent(controller: &Controller, name: &str) {
     let known = controller.cells.all().len();
     {
@@ -120,8 +123,8 @@ async fn listen(controller: &Controller, cell: &Cell) -> Ended {
     ended
 }
 
-/// Says that a pod is not ready, as Kubernetes itself will when it notices that the machine is gone.
-/// A kubelet that lives after all corrects it.
+/// Marks a pod as not ready. Kubernetes would do the same once it notices that the machine is gone.
+/// If the kubelet is alive after all, it corrects this.
 async fn leave_services(controller: &Controller, name: &str) {
     let Some(pod) = controller.pods.get(name) else { return };
     let mut conditions =

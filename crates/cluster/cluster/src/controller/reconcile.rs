@@ -1,9 +1,10 @@
-//! Decides what the cells have to do, from what a resource asks for.
+//! Decides what the cells must do, based on a `Function` resource.
 //!
-//! A change goes through three steps, each of which is in the API server before the next one begins:
-//! the controller makes an immutable revision and names it in the status; every cell stores it and
-//! starts an instance of it; then the controller gives it traffic, and every cell follows. When a
-//! cell cannot start the revision, the traffic stays where it is and the status says why.
+//! A change goes through three steps. Each is stored in the API server before the next one begins.
+//! First, the controller makes an immutable revision and names it in the status. Second, every cell
+//! stores the revision and starts an instance of it. Third, the controller gives the revision
+//! traffic, and every cell follows. If a cell cannot start the revision, the traffic stays where it
+//! is and the status says why.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::resources::{
 };
 use crate::source::{self, Archive};
 
-/// Revisions that are kept although no traffic needs them, as on a node.
+/// As on a node, how many revisions are kept that no traffic needs.
 const REVISIONS_KEPT: usize = 10;
 
 /// Handles the queue for the rest of the process.
@@ -45,7 +46,7 @@ pub(super) async fn keep(controller: Arc<Controller>) {
     }
 }
 
-/// A revision as the controller keeps it in memory.
+/// The data of a revision that the controller keeps in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) number: u64,
@@ -55,13 +56,14 @@ pub(super) struct Known {
     pub(super) created_ms: u64,
 }
 
-/// The highest number of a revision that somebody else may have made. Numbers grow by one, so that
-/// this is never reached, and the next one exists.
+/// The highest number of a revision that the controller accepts, because somebody else may have
+/// made the revision. Numbers grow by one, so real ones never reach this limit and always have a
+/// successor.
 const NUMBER_MAX: u64 = 1 << 40;
 
 impl Known {
-    /// What the labels and annotations of a revision say; `None` if its number is not one that a
-    /// controller has given it.
+    /// Reads the labels and annotations of a revision. Returns `None` if no controller can have
+    /// given the revision its number.
     fn of(revision: &impl kube::ResourceExt) -> Option<Self> {
         let labels = revision.labels();
         let number = labels.get(LABEL_NUMBER)?.parse().ok()?;
@@ -87,7 +89,7 @@ impl Known {
 }
 
 impl Controller {
-    /// One revision of a function, also if the watch has not brought it yet.
+    /// Returns one revision of a function, even if the watch has not delivered it yet.
     async fn revision(
         &self,
         function: &Function,
@@ -102,8 +104,8 @@ impl Controller {
         Ok(there.filter(|there| is_owned(there, function)).and_then(|there| Known::of(&there)))
     }
 
-    /// The revisions of a function, newest first. Those of a removed function of the same name, which
-    /// Kubernetes is removing, are left out.
+    /// Returns the revisions of a function, newest first. Leaves out the revisions of a removed
+    /// function with the same name, which Kubernetes is removing.
     pub(super) fn known(&self, function: &str) -> Vec<Known> {
         let uid = self.functions.get(function).and_then(|function| function.uid());
         let is_of = |revision: &Arc<PartialObjectMeta<FunctionRevision>>| {
@@ -119,16 +121,16 @@ impl Controller {
         known
     }
 
-    /// The highest number that a revision of a function ever had, as far as the watches have brought
-    /// it.
+    /// Returns the highest number that a revision of a function ever had, as far as the watches
+    /// have delivered.
     pub(super) fn highest(function: &Function, known: &[Known]) -> Option<u64> {
         let told = function.status.as_ref().and_then(|status| status.highest);
         known.first().map(|newest| newest.number).max(told)
     }
 
-    /// Makes the next revision of a function after `highest`, which is the number that the caller
-    /// has looked at. A revision that the watches bring in the meantime may be the very one that the
-    /// caller wants, and is then returned.
+    /// Makes the function's next revision after `highest`, which is the number that the caller has
+    /// seen. If the watches have meanwhile delivered exactly the revision that the caller wants,
+    /// returns that one.
     pub(super) async fn add_revision(
         &self,
         function: &Function,
@@ -176,7 +178,8 @@ impl Controller {
                     tracing::info!("{name}: revision {number} is made, sha256:{}", archive.digest);
                     return Ok(known_as(number, archive));
                 }
-                // Our own one, which the watch has not brought yet, or one of a removed function.
+                // The revision exists: either this controller made it and the watch has not
+                // delivered it yet, or it belongs to a removed function.
                 Err(kube::Error::Api(error)) if error.code == 409 => {
                     let there = self.revisions_api.get(&revision_name(&name, number)).await?;
                     if is_owned(&there, function) && there.spec.digest == archive.digest {
@@ -201,7 +204,8 @@ fn annotations(archive: &Archive) -> BTreeMap<String, String> {
     notes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Whether a revision belongs to this very function, and not to a removed one of the same name.
+/// Whether a revision belongs to exactly this function, and not to a removed function with the same
+/// name.
 fn is_owned(revision: &impl kube::ResourceExt, function: &Function) -> bool {
     revision.owner_references().iter().any(|owner| Some(&owner.uid) == function.uid().as_ref())
 }
@@ -257,8 +261,8 @@ async fn function(controller: &Controller, name: &str) -> Result<(), kube::Error
     prune(controller, name, latest.number, traffic.as_ref()).await
 }
 
-/// The newest revision that the resource asks for, which is made if it does not exist; or what its
-/// owner has to mend.
+/// Returns the newest revision that the resource asks for, and makes it if it does not exist.
+/// Returns a text if the function's owner must correct something.
 async fn latest(
     controller: &Controller,
     function: &Function,
@@ -283,7 +287,7 @@ async fn latest(
         return Ok(Ok(found));
     }
     let name = function.name_any();
-    // The mirror has no files.
+    // The mirror does not keep the files.
     let Some(whole) = controller.functions_api.get_opt(&name).await? else {
         return Ok(Err("it was removed".to_owned()));
     };
@@ -293,7 +297,8 @@ async fn latest(
         Ok(archive) => archive,
         Err(text) => return Ok(Err(text)),
     };
-    // Settings that were changed and changed back, or another controller's work.
+    // The newest revision may already fit: the settings were changed and changed back, or another
+    // controller has made the revision.
     let highest = Controller::highest(function, known);
     if let Some(number) = highest
         && let Some(newest) = controller.revision(function, known, number).await?
@@ -304,13 +309,13 @@ async fn latest(
     Ok(Ok(controller.add_revision(function, archive, highest).await?))
 }
 
-/// The split that the resource asks for.
+/// Returns the split that the resource asks for.
 fn wanted_split(wanted: Option<&[WantedShare]>, latest: u64) -> Result<Split, String> {
     let Some(wanted) = wanted else { return Ok(Split::whole(latest)) };
     let mut shares: Vec<Share> = Vec::new();
     for WantedShare { revision, percent, tag, .. } in wanted {
         let revision = revision.unwrap_or(latest);
-        // `latest` may be a revision that the list names by its number too.
+        // The list may name the newest revision twice: as `latest` and by its number.
         match shares.iter_mut().find(|share| share.revision == revision) {
             Some(share) => {
                 share.percent += percent;
@@ -322,8 +327,8 @@ fn wanted_split(wanted: Option<&[WantedShare]>, latest: u64) -> Result<Split, St
     Split::new(shares).map_err(|error| format!("spec.traffic: {error}"))
 }
 
-/// What the cells have to serve, and whether they do. The traffic changes only if every cell can
-/// start what is new.
+/// Decides what the cells must serve, and reports whether they do. The traffic changes only if
+/// every cell can start the new revisions.
 fn decide(function: &Function, latest: u64, live: &[Arc<Cell>]) -> (Option<Traffic>, Condition) {
     let now = function.status.as_ref().and_then(|status| status.traffic.clone());
     let wanted = match wanted_split(function.spec.traffic.as_deref(), latest) {
@@ -362,7 +367,8 @@ fn decide(function: &Function, latest: u64, live: &[Arc<Cell>]) -> (Option<Traff
     let traffic = match now {
         None => Traffic::new(wanted.clone()),
         Some(now) if now.split == wanted => now,
-        // Back to a revision that served before is a rollback: going back again goes further back.
+        // Returning to a revision that served before is a rollback. A second rollback then goes
+        // further back.
         Some(now) if !wanted.is_divided() && now.before.contains(&wanted.main()) => {
             let mut back =
                 now.rolled_back(wanted.main()).unwrap_or_else(|_| now.moved(wanted.clone()));
@@ -394,7 +400,8 @@ fn decide(function: &Function, latest: u64, live: &[Arc<Cell>]) -> (Option<Traff
     (Some(traffic), condition("Unknown", "Switching", some(&waiting)))
 }
 
-/// The bounds of a function in the whole cluster: those in the resource, otherwise the manifest's.
+/// Returns the limits of a function for the whole cluster: those in the resource, otherwise those
+/// of the manifest.
 fn bounds(function: &Function, of_revision: Bounds) -> Bounds {
     let scale = function.spec.settings.get("scale");
     let number = |key: &str| {
@@ -404,8 +411,8 @@ fn bounds(function: &Function, of_revision: Bounds) -> Bounds {
     Bounds { min: number("min").unwrap_or(of_revision.min), max: number("max").or(of_revision.max) }
 }
 
-/// Each cell's part of the bounds; empty if there are none. Which cells have more than others
-/// depends on the function, so that functions with few instances spread over the cells.
+/// Returns each cell's part of the limits; empty if there are no limits. The function's name
+/// determines which cells get more, so that functions with few instances spread over the cells.
 fn shares(name: &str, bounds: Bounds, live: &[Arc<Cell>]) -> BTreeMap<String, Bounds> {
     if bounds == Bounds::default() || live.is_empty() {
         return BTreeMap::new();
@@ -416,8 +423,9 @@ fn shares(name: &str, bounds: Bounds, live: &[Arc<Cell>]) -> BTreeMap<String, Bo
     (0..).zip(cells).map(|(index, cell)| (cell.name_any(), bounds.part(index, count))).collect()
 }
 
-/// The cell that runs the MQTT subscriptions of a function, and without NATS its schedules: the one
-/// that did before, or one that the names choose, so that functions spread over the cells.
+/// Returns the cell that runs the MQTT subscriptions of a function and, without NATS, its
+/// schedules. It stays the same cell as before if possible. Otherwise the names determine the cell,
+/// so that functions spread over the cells.
 fn home(name: &str, before: Option<&str>, live: &[Arc<Cell>]) -> Option<String> {
     let names = || live.iter().map(|cell| cell.name_any());
     let stays = before.and_then(|before| names().find(|cell| cell == before));
@@ -432,7 +440,7 @@ fn title(cell: &Cell) -> String {
     }
 }
 
-/// A list that stays short in clusters with many cells.
+/// Formats a list, cut to a few entries because a cluster may have many cells.
 fn some(waiting: &[String]) -> String {
     let shown = waiting.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
     let more = waiting.len().saturating_sub(5);
@@ -461,7 +469,7 @@ fn condition(status: &str, reason: &str, message: String) -> Condition {
     }
 }
 
-/// Writes a status that differs from the one that is there, and an event when the reason changes.
+/// Writes the status if it differs from the current one, and an event if the reason has changed.
 async fn write(
     controller: &Controller,
     function: &Function,
@@ -480,7 +488,7 @@ async fn write(
         return Ok(());
     }
     let mut patch = json!({"status": status});
-    // A merge removes only what it names.
+    // A merge patch must name what it removes.
     let before_shares = function.status.iter().flat_map(|status| status.shares.keys());
     for cell in before_shares.filter(|cell| !status.shares.contains_key(*cell)) {
         patch["status"]["shares"][cell] = serde_json::Value::Null;
@@ -488,7 +496,7 @@ async fn write(
     let patch = Patch::Merge(patch);
     let name = function.name_any();
     match controller.functions_api.patch_status(&name, &PatchParams::default(), &patch).await {
-        // It was removed in the meantime.
+        // The function was removed in the meantime.
         Err(kube::Error::Api(error)) if error.code == 404 => return Ok(()),
         written => written.map(|_| ())?,
     }
@@ -499,7 +507,8 @@ async fn write(
     Ok(())
 }
 
-/// Writes an event with what a condition says. It is a help for people; nothing depends on it.
+/// Writes an event with the text of a condition. Events only inform people; nothing depends on
+/// them.
 async fn tell(controller: &Controller, function: &Function, condition: Condition) {
     let type_ = if condition.status == "True" { EventType::Normal } else { EventType::Warning };
     let note = condition.message.chars().take(1_000).collect();
@@ -545,10 +554,10 @@ async fn prune(
     Ok(())
 }
 
-/// Archives of this age have a revision, or will never have one.
+/// After this age, an archive either has a revision or will never have one.
 const ARCHIVE_AGE: Duration = Duration::from_secs(3_600);
 
-/// Removes archives of revisions that are gone.
+/// Removes the archives of revisions that are gone.
 async fn sweep(controller: &Controller) {
     let named: std::collections::HashSet<String> = controller
         .revisions
@@ -677,7 +686,7 @@ mod tests {
         let others: Vec<_> =
             cells.iter().filter(|cell| cell.name_any() != first).cloned().collect();
         assert_ne!(home("f", Some(&first), &others), Some(first.clone()));
-        // Without any cell nobody else takes over.
+        // Without any cell, the home stays.
         assert_eq!(home("f", Some(&first), &[]), Some(first));
     }
 

@@ -1,4 +1,4 @@
-//! `install` and `uninstall`: the same as with kubectl, by hand.
+//! `install` and `uninstall`. They do what a user could do by hand with kubectl.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -105,7 +105,7 @@ impl Install {
     }
 }
 
-/// The resources, in the order in which they are removed.
+/// The custom resources, in the order in which they are removed.
 const DEFINITIONS: [&str; 3] =
     ["functions.mote.dev", "functionrevisions.mote.dev", "cells.mote.dev"];
 
@@ -125,14 +125,15 @@ impl Uninstall {
         }
         let objects = render(&self.cluster.values)?;
         let delete = ["delete", "--ignore-not-found", "--timeout=120s"];
-        // The controller ends last of those that work on the resources.
+        // The resources are removed while the controller still runs.
         if self.cluster.has_definitions()? {
             for kind in DEFINITIONS {
                 let all = ["--all", "--all-namespaces", kind];
                 self.cluster.kubectl(&[&delete[..], &all].concat(), "")?;
             }
         }
-        // The pods of a machine that does not answer would hold this up, so the definitions do not wait.
+        // The definitions are removed without waiting for the pods. A pod on a machine that does
+        // not answer would delay everything.
         self.cluster.kubectl(&[&delete[..], &["--wait=false", "-f", "-"]].concat(), &objects)?;
         let secret = ["-n", &functions_namespace, "secret", "mote-secrets"];
         self.cluster.kubectl(&[&delete[..], &secret].concat(), "")?;
@@ -140,7 +141,7 @@ impl Uninstall {
         self.wait_for_pods()
     }
 
-    /// Waits until the namespace is gone, and names what holds it.
+    /// Waits until the namespace is gone. If it does not go, names what holds it.
     fn wait_for_pods(&self) -> Result<(), Failure> {
         let namespace = self.cluster.value("namespace");
         let gone = format!("namespace/{namespace}");
@@ -201,7 +202,7 @@ impl Cluster {
             .spawn()
             .map_err(|error| self.cannot_run(&error))?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A program that does not read its input says why itself.
+            // If kubectl does not read its input, it reports the reason itself.
             let _ = stdin.write_all(input.as_bytes());
         }
         if child.wait()?.success() { Ok(()) } else { Err(failed(arguments)) }

@@ -1,8 +1,8 @@
 //! The objects of mote in a Kubernetes cluster, from one source.
 //!
-//! `objects.yaml` and `crds.yaml` are the source. `render` fills in values for the command, and
-//! `chart` and `kustomization` write the same objects for Helm and for Kustomize (the folder
-//! `deploy/`; a test keeps it up to date). `command.rs` installs and removes them through kubectl.
+//! The source is `objects.yaml` and `crds.yaml`. `render` fills in values for the command. `chart`
+//! and `kustomization` write the same objects for Helm and for Kustomize (the folder `deploy/`,
+//! which a test keeps up to date). `command.rs` installs and removes the objects through kubectl.
 //! This module must not know what runs in the pods.
 
 mod command;
@@ -18,14 +18,14 @@ const OBJECTS: &str = include_str!("objects.yaml");
 /// A value that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WrongValue {
-    /// There is none of this name.
+    /// There is no value with this name.
     Unknown(String),
-    /// It is not what it may be.
+    /// The value is not valid.
     Unfit {
         name: &'static str,
-        /// What was given.
+        /// The given value.
         found: String,
-        /// What it may be.
+        /// The description of valid values.
         wanted: String,
     },
 }
@@ -60,7 +60,7 @@ fn check(given: &[(String, String)]) -> Result<(), WrongValue> {
     Ok(())
 }
 
-/// The objects with these values, and with the defaults of all others.
+/// Renders the objects with these values, and with the defaults for all others.
 pub fn render(given: &[(String, String)]) -> Result<String, WrongValue> {
     check(given)?;
     let of = |name: &str| {
@@ -115,7 +115,7 @@ pub fn chart() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The values of the chart as JSON Schema, with which Helm checks them.
+/// The values of the chart as JSON Schema. Helm checks values with it.
 fn schema() -> String {
     let known = VALUES.map(|value| format!("    {:?}: {}", value.name, value.kind.schema()));
     format!(
@@ -146,7 +146,7 @@ fn default(name: &str) -> Option<&'static str> {
     VALUES.iter().find(|value| value.name == name).map(|value| value.default)
 }
 
-/// The source without its head, which is about the source.
+/// The lines of the source without the head, which describes the source itself.
 fn body() -> impl Iterator<Item = &'static str> {
     OBJECTS.lines().skip_while(|line| line.starts_with('#'))
 }
@@ -166,7 +166,7 @@ fn directive(line: &str) -> Option<Directive<'_>> {
     line.strip_prefix("#if ").map(|name| Directive::Begin { name, wanted: true })
 }
 
-/// The line with its `$NAME$` replaced. `$(NAME)` belongs to Kubernetes.
+/// Replaces `$NAME$` in the line. `$(NAME)` stays, because it is syntax of Kubernetes.
 fn filled(line: &str, value: impl Fn(&str) -> String) -> String {
     let mut all = String::new();
     let mut rest = line;
@@ -188,7 +188,7 @@ fn filled(line: &str, value: impl Fn(&str) -> String) -> String {
     all + rest + "\n"
 }
 
-/// A value in the chart's language.
+/// A value in the template language of the chart.
 fn in_chart(name: &str) -> String {
     match default(name) {
         Some(default) if is_structure(default) => format!("{{{{ .Values.{name} | toJson }}}}"),
@@ -201,7 +201,8 @@ fn is_structure(text: &str) -> bool {
     text.starts_with(['{', '['])
 }
 
-/// A default as YAML: numbers, maps and booleans as such, so that the chart can test them.
+/// Writes a default as YAML. Numbers, maps and booleans keep their type, so that the chart can test
+/// them.
 fn literal(text: &str) -> String {
     let plain =
         text.parse::<u32>().is_ok() || matches!(text, "true" | "false") || is_structure(text);

@@ -1,30 +1,30 @@
-//! The values that an installation can choose, and what each of them may be. Pure.
+//! The values that an installation can choose, and the rules for each. Pure.
 
 use std::net::IpAddr;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Value {
-    /// Its name, also in the chart's values.yaml.
+    /// The name of the value, also in the chart's values.yaml.
     pub name: &'static str,
     pub default: &'static str,
-    /// What it may be.
+    /// The rule for the value.
     pub kind: Kind,
     pub text: &'static str,
 }
 
-/// What a value may be. [`Kind::accepts`] is the rule for the command, and [`Kind::schema`] the same
-/// rule for Helm, which is a little wider where JSON Schema cannot say it.
+/// The rule for a value. The command uses [`Kind::accepts`]. Helm uses [`Kind::schema`], which
+/// allows a little more where JSON Schema cannot express the rule.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     /// A name of an object (RFC 1123, DNS label).
     Label,
-    /// The same, or nothing.
+    /// A name of an object, or nothing.
     LabelOrNone,
     /// The name of an image.
     Image,
     /// `true` or `false`.
     Switch,
-    /// A whole number between both.
+    /// A whole number between the two limits.
     Count(u32, u32),
     Word(&'static [&'static str]),
     /// A quantity of memory, for example `512Mi`.
@@ -35,9 +35,9 @@ pub enum Kind {
     Share,
     /// A map of labels in braces.
     Labels,
-    /// A map in braces, as Kubernetes takes it.
+    /// A map in braces, in the form that Kubernetes takes.
     Map,
-    /// A list in brackets, as Kubernetes takes it.
+    /// A list in brackets, in the form that Kubernetes takes.
     List,
     /// `private` and networks such as `203.0.113.0/24`, separated by commas, or nothing.
     Networks,
@@ -46,7 +46,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether a text is such a value.
+    /// Whether a text is a valid value.
     pub fn accepts(self, text: &str) -> bool {
         let each = |part: fn(&str) -> bool| text.is_empty() || text.split(',').all(part);
         match self {
@@ -84,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// What is expected, for messages.
+    /// Describes the expected value, for messages.
     pub fn wanted(self) -> String {
         match self {
             Self::Label => "a name of lower-case letters, digits and dashes".to_owned(),
@@ -142,7 +142,7 @@ impl Kind {
     }
 }
 
-/// A text that needs no quotes where it is filled in.
+/// Whether a text needs no quotes where it is filled in.
 fn is_plain(text: &str) -> bool {
     !text
         .chars()
@@ -157,7 +157,7 @@ fn is_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// A number, possibly with a fraction.
+/// Whether a text is a number, possibly with a fraction.
 fn is_amount(text: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match text.split_once('.') {

@@ -1,18 +1,19 @@
-//! The addresses of servers, as settings name them.
+//! The addresses of NATS servers, in the form that settings use.
 
-/// The port if an address names none.
+/// The port of an address that names none.
 const PORT: u16 = 4222;
 
 /// Why an address is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WrongAddress {
-    /// It is not `nats://HOST:PORT` or `tls://HOST:PORT`.
+    /// The address does not have the form `nats://HOST:PORT` or `tls://HOST:PORT`.
     Form,
-    /// It has credentials. Everybody who can list processes or read the settings would see them.
+    /// The address contains credentials. Everybody who can list processes or read the settings
+    /// would see them.
     Credentials,
 }
 
-/// An address of a server with its port, for example `nats://10.0.0.1:4222`.
+/// Checks the address of a server and adds the port, for example `nats://10.0.0.1:4222`.
 pub fn address(text: &str) -> Result<String, WrongAddress> {
     let text = text.trim();
     let (scheme, rest) = text.split_once("://").ok_or(WrongAddress::Form)?;
@@ -20,7 +21,7 @@ pub fn address(text: &str) -> Result<String, WrongAddress> {
         return Err(WrongAddress::Credentials);
     }
     let rest = rest.strip_suffix('/').unwrap_or(rest);
-    // The colons of an IPv6 address are in brackets.
+    // The colons inside the brackets of an IPv6 address do not separate a port.
     let port_at = match rest.rfind(']') {
         Some(end) => rest[end..].find(':').map(|at| end + at),
         None => rest.find(':'),

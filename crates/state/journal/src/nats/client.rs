@@ -1,4 +1,4 @@
-//! The handle: requests on their way, and answers to those who wait.
+//! The handle: sends requests, and returns the answers to their callers.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::nats::frames::{
 use crate::nats::process::{self, Launch};
 use crate::nats::shared::Shared;
 
-/// Requests that wait for an answer, at most.
+/// The most requests that wait for an answer.
 const WAITING_MAX: usize = 8_192;
-/// Bytes of requests that `mote-nats` has not read yet, at most.
+/// The most bytes of requests that `mote-nats` has not read yet.
 const QUEUED_BYTES_MAX: usize = 64 << 20;
-/// How long a request may take. `mote-nats` gives up earlier and says why; this bounds the wait for
-/// a process that cannot be started, or that hangs.
+/// How long a request may take. `mote-nats` gives up earlier and says why. This limit matters only
+/// if the process cannot be started or hangs.
 const PATIENCE: Duration = Duration::from_secs(12);
 
-/// A connection to NATS, over the process `mote-nats`. Its clones share one process.
+/// A connection to NATS, over the process `mote-nats`. All clones share one process.
 #[derive(Debug, Clone)]
 pub struct Nats(Arc<Shared>);
 
-/// Forgets a request when nobody waits for its answer any more.
+/// Removes a request when its caller stops waiting for the answer.
 struct Waiting {
     shared: Arc<Shared>,
     number: u64,
@@ -39,7 +39,7 @@ impl Drop for Waiting {
 }
 
 impl Nats {
-    /// Starts the process on `runtime`, and starts it again whenever it ends.
+    /// Starts the process on `runtime`, and restarts it whenever it ends.
     pub fn start(launch: Launch, runtime: &Handle) -> Self {
         let (stopping, stopped) = watch::channel(false);
         let shared = Arc::new(Shared {
@@ -53,7 +53,8 @@ impl Nats {
         Self(shared)
     }
 
-    /// Ends the process, after it has answered what it was sent; later requests are refused.
+    /// Ends the process after it has answered the requests that it was sent. Later requests are
+    /// refused.
     pub async fn stop(&self) {
         self.0.stopping.send_replace(true);
         let task = self.0.task.lock().take();
@@ -63,8 +64,8 @@ impl Nats {
         self.0.end();
     }
 
-    /// Sends a request. It is on its way when this returns, after those that were sent before, and
-    /// stays so if the answer is not awaited.
+    /// Sends a request. The request is queued, behind those sent before, when this function
+    /// returns. It is still sent if the caller does not await the answer.
     pub fn ask(
         &self,
         request: &Request,
@@ -115,7 +116,7 @@ impl Nats {
         Ok((Waiting { shared: self.0.clone(), number }, answered))
     }
 
-    /// Makes a stream for [`Nats::append`] unless it exists.
+    /// Creates a stream for [`Nats::append`] unless it exists.
     pub async fn ensure_log(&self, name: String, subjects: String) -> Result<(), NatsError> {
         match self.ask(&Request::EnsureLog { name, subjects }).await? {
             Reply::Done => Ok(()),
@@ -123,8 +124,8 @@ impl Nats {
         }
     }
 
-    /// Stores messages in this order, all of them or none, if the stream has this last place. Those
-    /// without a body are forgotten after some seconds.
+    /// Stores messages in this order, all of them or none, and only if the stream's last place is
+    /// the expected one. The stream forgets messages without a body after some seconds.
     pub async fn append(
         &self,
         messages: Vec<Publishing>,
@@ -136,7 +137,7 @@ impl Nats {
         }
     }
 
-    /// Reads messages from a place on, in order, and the last place of the stream.
+    /// Reads messages in order from a place on. Also returns the last place of the stream.
     pub async fn read(&self, page: PageOf) -> Result<(Vec<Stored>, u64), NatsError> {
         match self.ask(&Request::Read(page)).await? {
             Reply::Page { messages, last_sequence } => Ok((messages, last_sequence)),

@@ -1,9 +1,9 @@
-//! The bytes of the fields of frames: whole numbers in little-endian order, texts and byte strings
-//! after their length.
+//! The bytes of the fields of frames: whole numbers in little-endian order, and texts and byte
+//! strings that follow their length.
 
 use bytes::{Buf as _, Bytes};
 
-/// The bytes are no frame of this protocol.
+/// The bytes do not form a frame of this protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a frame that cannot be read")]
 pub struct Malformed;
@@ -111,7 +111,7 @@ impl Reader {
         mut one: impl FnMut(&mut Self) -> Result<T, Malformed>,
     ) -> Result<Vec<T>, Malformed> {
         let length = self.u32()? as usize;
-        // Every item has at least one byte.
+        // Every item takes at least one byte, so a larger count cannot be valid.
         self.needs(length)?;
         (0..length).map(|_| one(self)).collect()
     }

@@ -1,8 +1,8 @@
-//! What a node and `mote-nats` say to each other.
+//! The protocol between a node and `mote-nats`.
 //!
-//! A frame is its length in four bytes, the number of its request in eight, its kind in one, and
-//! its fields. The node begins with [`Request::Begin`]; then it sends requests with numbers of its
-//! choice, and each is answered once, in any order.
+//! A frame consists of its length (four bytes), the number of its request (eight bytes), its kind
+//! (one byte), and its fields. The node begins with [`Request::Begin`]. Then it sends requests with
+//! numbers of its choice. `mote-nats` answers each request once, in any order.
 
 use bytes::Bytes;
 use mote_core::state::{Namespace, Operation, Outcome, Quota, StateError, Usage};
@@ -10,7 +10,7 @@ use mote_core::state::{Namespace, Operation, Outcome, Quota, StateError, Usage};
 use crate::nats::codec::{Malformed, Reader, Writer};
 use crate::nats::state_codec as state;
 
-/// Longest frame after its length.
+/// Longest frame, without the length itself.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Bytes of the head of a frame: length, number and kind.
 pub const HEAD_BYTES: usize = 13;
@@ -22,16 +22,16 @@ pub struct Settings {
     pub servers: Vec<String>,
     /// The text of a file with credentials: NATS's own form (`.creds`), or a line `USER:PASSWORD`.
     pub credentials: Option<String>,
-    /// Certificates (PEM) of the authorities that sign the servers' certificates, instead of those
-    /// of the system.
+    /// Certificates (PEM) of the authorities that sign the servers' certificates, in place of the
+    /// system's authorities.
     pub authorities: Option<String>,
-    /// Copies of each stream in a cluster of servers.
+    /// Number of copies of each stream in a cluster of servers.
     pub replicas: u8,
-    /// The user id that the process takes if it was started as root.
+    /// The user id to which the process changes if it was started as root.
     pub uid: u32,
 }
 
-/// A message that is to be stored.
+/// A message to store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Publishing {
     pub subject: String,
@@ -41,9 +41,9 @@ pub struct Publishing {
 /// A message of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// Its place in the stream.
+    /// The message's place in the stream.
     pub sequence: u64,
-    /// When the server stored it, in milliseconds since 1970.
+    /// When the server stored the message, in milliseconds since 1970.
     pub time_unix_ms: u64,
     pub subject: String,
     /// Header fields.
@@ -51,31 +51,31 @@ pub struct Stored {
     pub body: Bytes,
 }
 
-/// Which messages of a stream are read.
+/// Selects the messages of a stream to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageOf {
     pub stream: String,
-    /// Only messages of these subjects, which may have wildcards; `None` for all.
+    /// Reads only messages of these subjects, which may have wildcards; `None` reads all.
     pub subjects: Option<String>,
-    /// The first place.
+    /// The first place to read.
     pub from: u64,
     pub most: u32,
 }
 
-/// A question of the node.
+/// A request of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// The first frame, which is not answered.
+    /// The first frame. It has no answer.
     Begin(Settings),
-    /// Makes a stream for [`Request::Append`] unless it exists. It keeps the last message of each
-    /// subject.
+    /// Creates a stream for [`Request::Append`] unless it exists. The stream keeps the last message
+    /// of each subject.
     EnsureLog { name: String, subjects: String },
-    /// Stores messages in this order, all of them or none, if the stream has this last place. Those
-    /// without a body are forgotten after some seconds.
+    /// Stores messages in this order, all of them or none, and only if the stream's last place is
+    /// the expected one. The stream forgets messages without a body after some seconds.
     Append {
         /// The messages; at most 1,000.
         messages: Vec<Publishing>,
-        /// The last place of the stream before the first of them.
+        /// The last place of the stream before the first message is stored.
         expected_last: u64,
     },
     /// Reads messages in the order of their places.
@@ -88,11 +88,11 @@ pub enum Request {
     State {
         namespace: Namespace,
         operation: Operation,
-        /// What the namespace may hold.
+        /// The limits of the namespace.
         quota: Quota,
         now_unix_ms: u64,
     },
-    /// What each namespace of the state holds.
+    /// Asks how much each namespace of the state holds.
     Usage,
     /// Removes a namespace of the state.
     Clear(Namespace),
@@ -105,8 +105,9 @@ pub enum Reply {
     /// Messages of a stream.
     Page {
         messages: Vec<Stored>,
-        /// The last place of the stream when they were read, 0 if it never held a message. There is
-        /// nothing more to read if the last message has this place, or if there is no message.
+        /// The last place of the stream at the time of the read; 0 if the stream never held a
+        /// message. The reader has reached the end when the last message of the page has this
+        /// place, or when the page is empty.
         last_sequence: u64,
     },
     /// The last message of a subject, if there is one.
@@ -115,7 +116,7 @@ pub enum Reply {
     Server(ServerStatus),
     /// The result of an operation on the state.
     State(Result<Outcome, StateError>),
-    /// What namespaces hold.
+    /// How much each namespace holds.
     Usage(Vec<Usage>),
     Failed(NatsError),
 }
@@ -125,20 +126,20 @@ pub enum Reply {
 pub struct ServerStatus {
     pub address: String,
     pub version: String,
-    /// Streams of its account.
+    /// Number of streams of the server's account.
     pub streams: u64,
 }
 
-/// Why a request was not done.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NatsError {
-    /// The servers do not answer. The request may have been carried out.
+    /// The servers do not answer. They may have carried out the request.
     #[error("{0}")]
     Unreachable(String),
-    /// The server refused it. Nothing has changed.
+    /// The server refused the request. Nothing has changed.
     #[error("{0}")]
     Refused(String),
-    /// The stream has another last place than was required. Nothing has changed.
+    /// The last place of the stream is not the expected one. Nothing has changed.
     #[error("the stream has another last message than was expected")]
     OtherLast,
     /// There is no such stream.
@@ -186,7 +187,7 @@ fn read_optional_text(reader: &mut Reader) -> Result<Option<String>, Malformed> 
     Ok(is_some.then_some(text))
 }
 
-/// The frame of `number` with the kind and the fields that `write` writes.
+/// Builds a frame from the request's number, the kind, and the fields that `write` writes.
 fn frame(number: u64, kind: u8, write: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut writer = Writer(vec![0; 4]);
     writer.u64(number);
@@ -245,7 +246,7 @@ impl Request {
         }
     }
 
-    /// Reads a frame after its length: its number, and the request.
+    /// Reads a frame, without its length. Returns the request and its number.
     pub fn read(frame: Bytes) -> Result<(u64, Self), Malformed> {
         let mut reader = Reader(frame);
         let number = reader.u64()?;
@@ -330,7 +331,7 @@ impl Reply {
         }
     }
 
-    /// Reads a frame after its length: its number, and the reply.
+    /// Reads a frame, without its length. Returns the reply and the number of its request.
     pub fn read(frame: Bytes) -> Result<(u64, Self), Malformed> {
         let mut reader = Reader(frame);
         let number = reader.u64()?;
@@ -371,7 +372,7 @@ impl Reply {
     }
 }
 
-/// Takes the first whole frame, without its length, from what was read so far.
+/// Takes the first whole frame, without its length, from the bytes read so far.
 pub fn take_frame(read: &mut bytes::BytesMut) -> Result<Option<Bytes>, Malformed> {
     let Some(head) = read.first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_le_bytes(*head) as usize;

@@ -1,13 +1,13 @@
 //! A node's side of NATS JetStream.
 //!
-//! [`Nats`] runs the program `mote-nats`, which holds the connection to the servers, and sends it
-//! requests ([`Request`]) over a socket pair. The library for NATS is linked into that program
-//! alone, so that a node without NATS carries none of its code. [`NatsState`] is the state of
-//! functions over such a connection.
+//! [`Nats`] runs the program `mote-nats`, which holds the connection to the servers, and sends
+//! requests ([`Request`]) to that program over a socket pair. The library for NATS is linked into
+//! that program alone, so that a node without NATS carries none of its code. [`NatsState`] is the
+//! state of functions over such a connection.
 //!
-//! This module must not know the protocol of NATS. Start with `client.rs`; `process.rs` starts,
-//! watches and ends the program, `shared.rs` has the requests on their way, `frames.rs` is the
-//! protocol, which `mote-nats` uses too.
+//! This module must not know the protocol of NATS. Start with `client.rs`. `process.rs` starts,
+//! watches and ends the program, `shared.rs` has the requests that wait for an answer, and
+//! `frames.rs` is the protocol, which `mote-nats` uses too.
 
 mod address;
 mod client;

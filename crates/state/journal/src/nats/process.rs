@@ -1,4 +1,4 @@
-//! The process `mote-nats`: started, sent its settings and requests, watched, started again.
+//! Starts the process `mote-nats`, sends it settings and requests, watches it, and restarts it.
 
 use std::fmt;
 use std::io;
@@ -20,21 +20,20 @@ use tokio::time::timeout;
 use crate::nats::frames::{Reply, Request, Settings, take_frame};
 use crate::nats::shared::Shared;
 
-/// Bytes that one write collects.
+/// The most bytes that are collected for one write.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// How the process is started.
 pub struct Launch {
-    /// The file of `mote`.
+    /// The path of the `mote` executable.
     pub program: PathBuf,
-    /// Reads its settings anew for each start, so that files with credentials may change while the
-    /// node runs.
+    /// Called before each start, so that files with credentials may change while the node runs.
     pub settings: Box<dyn Fn() -> io::Result<Settings> + Send + Sync>,
 }
 
 impl fmt::Debug for Launch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Settings contain secrets.
+        // The settings are left out, because they contain secrets.
         f.debug_struct("Launch").field("program", &self.program).finish_non_exhaustive()
     }
 }
@@ -66,8 +65,8 @@ impl Companion for Process {
         own.set_nonblocking(true)?;
         self.begun = Some((settings, UnixStream::from_std(own)?));
         let mut command = supervision::command_of(&self.launch.program, Role::Nats, Path::new("/"));
-        // The socket is its input, and its end, when the node ends however it ends, ends the
-        // process.
+        // The socket is the input of the process. When the node ends, in whatever way, the socket
+        // closes, and the process ends because its input has ended.
         command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null());
         Ok(command)
     }
@@ -96,7 +95,7 @@ impl Companion for Process {
     }
 }
 
-/// Carries requests and answers until the process has ended, or is to end.
+/// Carries requests and answers until the process has ended or must end.
 async fn serve(
     (settings, socket): (Settings, UnixStream),
     shared: &Shared,
@@ -116,7 +115,7 @@ async fn serve(
                 shared.queued.notified().await;
                 continue;
             }
-            // A process that has ended is reported by its status.
+            // The exit status reports a process that has ended, so this error is not reported.
             if output.write_all(&bytes).await.is_err() {
                 return std::future::pending().await;
             }
@@ -133,7 +132,7 @@ async fn serve(
             }
             read.reserve(16 << 10);
             match input.read_buf(&mut read).await {
-                // A process that has ended is reported by its status.
+                // The exit status reports a process that has ended, so this is not an error.
                 Ok(0) | Err(_) => return io::Result::Ok(()),
                 Ok(_) => {}
             }
@@ -146,7 +145,7 @@ async fn serve(
         never = writing => never,
         _ = stopped.changed() => {}
     }
-    // The process ends when its input does, after it has answered what it has read.
+    // The process ends when its input ends, after it has answered everything that it has read.
     drop(output);
     let _ = timeout(END_PATIENCE, reading).await;
     Ok(())

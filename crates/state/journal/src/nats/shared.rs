@@ -1,4 +1,4 @@
-//! What the handles and the task of the process share: requests on their way, and who waits.
+//! The data that the handles and the process's task share: the requests that wait for an answer.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,25 +8,24 @@ use tokio::task::JoinHandle;
 
 use crate::nats::frames::{NatsError, Reply};
 
-/// What the handles and the task of the process share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) traffic: Mutex<Traffic>,
-    /// Tells the task that there is something to send.
+    /// Wakes the task when there is something to send.
     pub(crate) queued: Notify,
     pub(crate) stopping: watch::Sender<bool>,
     pub(crate) task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Requests on their way.
+/// Requests that have not been answered.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) next: u64,
     pub(crate) waiting: HashMap<u64, oneshot::Sender<Reply>>,
-    /// Frames that no process has been sent yet.
+    /// Frames that have not been sent to any process yet.
     pub(crate) queue: VecDeque<(u64, Vec<u8>)>,
     pub(crate) queued_bytes: usize,
-    /// Why the process does not run; empty while it does.
+    /// Why the process is not running; empty while it runs.
     pub(crate) problem: String,
     pub(crate) ended: bool,
 }
@@ -37,7 +36,7 @@ impl Shared {
         loop {
             let (number, frame) = traffic.queue.pop_front()?;
             traffic.queued_bytes -= frame.len();
-            // Nobody waits for a request whose time is over, so it is not sent.
+            // The caller no longer waits for this request, so it is not sent.
             if traffic.waiting.contains_key(&number) {
                 return Some(frame);
             }
@@ -46,18 +45,18 @@ impl Shared {
 
     pub(crate) fn answered(&self, number: u64, reply: Reply) {
         if let Some(waiting) = self.traffic.lock().waiting.remove(&number) {
-            // An error means that nobody waits any more.
+            // An error means that the caller no longer waits.
             let _ = waiting.send(reply);
         }
     }
 
-    /// The process runs.
+    /// Notes that the process runs.
     pub(crate) fn began(&self) {
         self.traffic.lock().problem.clear();
     }
 
-    /// The process does not run. Requests that were sent to it are answered with an error; those that
-    /// are still queued wait for the next process.
+    /// Notes that the process does not run. Requests that were sent to it are answered with an
+    /// error. Requests that are still queued wait for the next process.
     pub(crate) fn broke(&self, problem: &str) {
         let mut traffic = self.traffic.lock();
         traffic.problem = problem.to_owned();
@@ -73,13 +72,13 @@ impl Shared {
         }
     }
 
-    /// Nothing is asked any more.
+    /// Refuses all requests from now on.
     pub(crate) fn end(&self) {
         let mut traffic = self.traffic.lock();
         traffic.ended = true;
         traffic.queue.clear();
         traffic.queued_bytes = 0;
-        // Dropping what would answer them tells those that wait.
+        // Dropping the senders tells the waiting callers that no answer will come.
         traffic.waiting.clear();
     }
 }

@@ -5,14 +5,14 @@ use mote_core::state::{Begun, Namespace, Operation, Quota, State, StateError, St
 use crate::nats::client::{Nats, unexpected};
 use crate::nats::frames::{NatsError, Reply, Request};
 
-/// The state of functions in NATS JetStream, which several nodes share. `mote-nats` has the rules;
-/// this hands operations over. The version of an entry is its place in the stream, which only the
-/// server knows, so an operation is answered after the server has stored it, durable or not.
+/// The state of functions in NATS JetStream, which several nodes share. The rules are in
+/// `mote-nats`; this type only hands operations over. The version of an entry is its place in the
+/// stream, which only the server knows. Therefore every operation, durable or not, is answered
+/// after the server has stored it.
 #[derive(Debug, Clone)]
 pub struct NatsState(Nats);
 
 impl NatsState {
-    /// State over this connection.
     pub fn new(nats: Nats) -> Self {
         Self(nats)
     }

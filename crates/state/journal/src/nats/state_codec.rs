@@ -114,7 +114,7 @@ fn write_entry(writer: &mut Writer, entry: &Entry) {
 fn read_entry(reader: &mut Reader) -> Result<Entry, Malformed> {
     let version = reader.u64()?;
     let expires_unix_ms = reader.optional()?;
-    // A copy, so that a small value does not keep the bytes of a large frame in memory.
+    // The value is copied, because a slice would keep the bytes of the whole frame in memory.
     let value = Bytes::copy_from_slice(&reader.bytes()?);
     Ok(Entry { value, version, expires_unix_ms })
 }

@@ -1,19 +1,19 @@
-//! The record of who took a log.
+//! The record that says which node took a log.
 
 use serde::{Deserialize, Serialize};
 
 /// The subject of the message by which a node takes a log.
 pub(crate) const EPOCH: &str = "e";
 
-/// Says who took a log.
+/// Says which node took a log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Epoch {
-    /// The form of the log; a node refuses one that it does not know.
+    /// The format of the log. A node refuses a log whose format it does not know.
     pub(crate) format: u32,
     pub(crate) node: String,
-    /// When, in milliseconds since 1970.
+    /// When the node took the log, in milliseconds since 1970.
     pub(crate) at_ms: u64,
-    /// Whether the rows of the node's file were still missing.
+    /// Whether rows of the node's file were still missing in the log.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) filling: bool,
 }

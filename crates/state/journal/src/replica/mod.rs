@@ -1,9 +1,9 @@
-//! Rows of the journal in a log that outlives the machine.
+//! Keeps the rows of the journal in a log that survives the loss of the machine.
 //!
-//! The file on disk is a view of the log. Each transaction puts the rows that it changed into the
-//! log (`rows`), and durable work is answered when the log has them (`publisher`). One node at a
-//! time owns a log: each append names the last place that its node knows, and taking the log
-//! (`taking`) moves that place, so a former owner cannot append any more.
+//! The file on disk is a view of the log. Each transaction appends the rows that it changed to the
+//! log (`rows`), and durable work is answered when the log has those rows (`publisher`). One node
+//! at a time owns a log. Each append names the last place that its node knows. Taking the log
+//! (`taking`) moves that place, so a former owner can no longer append.
 
 mod epoch;
 mod log;
@@ -29,9 +29,9 @@ pub use state::ReplicaState;
 
 /// Where the rows of a journal are kept.
 pub struct Replication {
-    /// Makes a connection to the log; connecting is the matter of its first call.
+    /// Creates a handle of the log. The first call on the handle connects.
     pub log: Box<dyn Fn() -> Box<dyn Log> + Send + Sync>,
-    /// The node, for people.
+    /// The name of the node, for people.
     pub node: String,
 }
 
@@ -44,7 +44,8 @@ pub(crate) struct Replica {
     pub(crate) opened: OnceLock<Instant>,
 }
 
-/// Opens a file whose rows are kept in a log: takes the log, and makes the file equal to it. Blocks.
+/// Opens a file whose rows are kept in a log: takes the log, and makes the file equal to the log.
+/// Blocks.
 pub(crate) fn open(
     path: &std::path::Path,
     steps: Steps,
@@ -64,14 +65,14 @@ pub(crate) fn open(
     })
 }
 
-/// The journal's side of the committer: puts what a transaction changed into the log.
+/// The journal's side of the committer: appends the changes of each transaction to the log.
 struct Following {
     epoch: u64,
     /// The place of the newest message that a transaction has produced.
     place: u64,
-    /// The rows with several messages; `None` if that has to be read again.
+    /// The rows that take several messages; `None` if they must be read again.
     parts: Option<HashMap<String, usize>>,
-    /// What the transaction at hand has changed.
+    /// The changes of the current transaction.
     collected: Batch,
     publisher: Publisher,
     state: Arc<ReplicaState>,
@@ -83,8 +84,8 @@ impl Follower for Following {
     }
 
     fn refusal(&self) -> Option<CommitError> {
-        // A log that is away refuses nothing here: what runs may end, and is kept until the log is
-        // back.
+        // An unreachable log is no reason to refuse work here: running attempts may end, and their
+        // ends are kept until the log can be reached again.
         let taken = self.state.taken.get()?;
         Some(Arc::new(StoreError::TakenOver(taken.clone())))
     }

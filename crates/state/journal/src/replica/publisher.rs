@@ -1,9 +1,9 @@
-//! The thread that appends to the log what transactions have changed, in their order, and answers
-//! their durable jobs when the log has it.
+//! The thread that appends the changes of transactions to the log in order, and answers their
+//! durable jobs once the log has the changes.
 //!
-//! A message keeps its place from the transaction on, and no message is left out or changed. After
-//! an append of which nobody knows whether it happened, the last place of the log tells how many
-//! messages arrived, and the others are appended again.
+//! The transaction fixes the place of each message, and no message is left out or changed later.
+//! When the outcome of an append is unknown, the last place of the log tells how many messages
+//! arrived. The thread then appends the rest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,20 +19,20 @@ use super::log::{Log, LogError, Message};
 use super::rows::RowMessages;
 use super::state::ReplicaState;
 
-/// Messages and bytes of one append. A server takes 1,000 messages at once.
+/// The most messages and bytes of one append. A server takes at most 1,000 messages at once.
 const APPEND_MESSAGES: usize = 900;
 const APPEND_BYTES: usize = 4 << 20;
-/// How long the log may fail until nothing new is accepted.
+/// How long the log may fail before the journal accepts nothing new.
 const AWAY_AFTER: Duration = Duration::from_secs(2);
-/// The pause before another try, at first and at most.
+/// The pause before the next try, at first and at most.
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// How often an idle node looks whether the log is still its own.
+/// How often an idle node checks that it still owns the log.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How long the last messages may take when the journal is closed.
+/// How long appending the last messages may take when the journal is closed.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
 
-/// What a transaction has changed, and the answers to its durable jobs.
+/// The changes of a transaction, and the answers to its durable jobs.
 #[derive(Default)]
 pub(super) struct Batch {
     rows: Vec<RowMessages>,
@@ -57,7 +57,8 @@ impl Batch {
     }
 }
 
-/// The thread's handle. Dropping it waits until all batches are appended, or for a few seconds.
+/// The thread's handle. Dropping it waits until all batches are appended, but only for a few
+/// seconds.
 pub(super) struct Publisher {
     batches: Option<Sender<Batch>>,
     closing: Arc<AtomicBool>,
@@ -120,7 +121,7 @@ struct Appending {
     closing_since: Option<Instant>,
 }
 
-/// Why messages cannot be appended any more.
+/// Why no more messages can be appended.
 enum End {
     Taken(String),
     Closed(String),
@@ -196,7 +197,7 @@ impl Appending {
         Arc::new(error)
     }
 
-    /// Appends rows, of which each stays whole, in appends that the log takes.
+    /// Appends rows in portions that the log accepts. The messages of one row stay in one append.
     fn append_rows(&mut self, rows: Vec<RowMessages>) -> Result<(), End> {
         let mut messages: Vec<Message> = Vec::new();
         let mut bytes = 0;
@@ -215,8 +216,8 @@ impl Appending {
         if messages.is_empty() { Ok(()) } else { self.append(&messages) }
     }
 
-    /// Appends messages, however long it takes. Without messages it looks whether the log is still
-    /// this node's.
+    /// Appends messages, and retries until it succeeds. Without messages, checks that this node
+    /// still owns the log.
     fn append(&mut self, messages: &[Message]) -> Result<(), End> {
         let began = Instant::now();
         let mut pause = PAUSE;
@@ -268,9 +269,10 @@ impl Appending {
         }
     }
 
-    /// Learns how far the log has got. Returns its owner if that is another node.
+    /// Reads how far the log has got. Returns the log's owner if that is not this node.
     fn look(&mut self, target: u64) -> Result<Option<String>, LogError> {
-        // In this order: what was appended before the log was still this node's is this node's.
+        // The order of the two reads matters: if the node still owns the log after the first read,
+        // all messages up to `last` are its own.
         let last = self.log.last()?;
         let epoch = self.log.last_of(EPOCH)?;
         let own = epoch.as_ref().is_some_and(|epoch| epoch.place == self.epoch);
@@ -279,7 +281,7 @@ impl Appending {
             return Ok(None);
         }
         if own && last > target {
-            // Between the two calls nothing of this node's was on its way.
+            // More messages are in the log than this node has sent.
             return Ok(Some("an unknown writer".to_owned()));
         }
         let parsed = epoch.and_then(|kept| serde_json::from_slice::<Epoch>(&kept.body).ok());

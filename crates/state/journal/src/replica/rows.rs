@@ -1,7 +1,9 @@
-//! Rows as messages: what a transaction has changed, and the rows that messages hold.
+//! Converts rows to messages and back: the changes of a transaction, and the rows that messages
+//! hold.
 //!
 //! Temporary triggers of the writing connection note the keys of changed rows. A message holds the
-//! whole row after the transaction, so that the last message of each row is the journal.
+//! whole row as it is after the transaction, so the last messages of all rows together are the
+//! journal.
 
 use std::collections::HashMap;
 
@@ -12,34 +14,35 @@ use sha2::{Digest as _, Sha256};
 
 use super::log::Message;
 
-/// The form of the bytes of a row.
+/// The format of the bytes of a row.
 const FORMAT: u8 = 1;
-/// Bytes of one message at most; NATS takes 1 MiB unless its operator allows more.
+/// The most bytes of one message. NATS takes 1 MiB unless its operator allows more.
 const PART_BYTES: usize = 768 << 10;
 
 /// Notes changed rows: kind of the row, its number, the key of a step, and how it changed (1 for
-/// inserted, 2 for updated, 4 for deleted). Kinds: 0 a record, 1 a step, 2 an activation.
+/// inserted, 2 for updated, 4 for deleted). The kinds are 0 for a record, 1 for a step, and 2 for
+/// an activation.
 const CAPTURE: &str = "
 CREATE TEMP TABLE changed (kind INTEGER, number INTEGER, key TEXT, how INTEGER NOT NULL,
     PRIMARY KEY (kind, number, key)) WITHOUT ROWID;
 ";
 
-/// What the file keeps of its log. Only files that are replicated have these tables: the message by
-/// which this node took the log, the place of the newest message, and the rows with several
-/// messages.
+/// What the file remembers about its log: the place of the message by which this node took the log,
+/// the place of the newest message, and the rows with several messages. Only replicated files have
+/// these tables.
 const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS replica (one INTEGER PRIMARY KEY CHECK (one = 0),
     epoch INTEGER NOT NULL, place INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS replica_parts (subject TEXT PRIMARY KEY, parts INTEGER NOT NULL) STRICT;
 ";
 
-/// The messages of one row; they are stored together.
+/// The messages of one row, which are stored together.
 pub(crate) type RowMessages = Vec<Message>;
 
 struct Table {
     letter: char,
     name: &'static str,
-    /// The columns of its key in a trigger, with `ROW` for the row.
+    /// The columns of the row's key for use in a trigger, where `ROW` stands for the row.
     key: &'static str,
     by_key: &'static str,
 }
@@ -89,17 +92,17 @@ impl Changed {
 
 /// Makes the tables that only a replicated file has.
 pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
-    // The statements of the replica come in addition to those of the journal.
+    // The replica's statements need room in the cache in addition to the journal's.
     connection.set_prepared_statement_cache_capacity(64);
     connection.execute_batch(TABLES)
 }
 
-/// Begins to note changes.
+/// Starts noting changes.
 pub(crate) fn capture(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(CAPTURE)?;
     for (kind, Table { name, key, .. }) in KINDS.iter().enumerate() {
-        // How many steps a record has follows from them. A step must not append the whole request
-        // of its record again.
+        // The counts of a record's steps are left out, because they can be computed from the steps.
+        // Otherwise each step would append the whole request of its record again.
         let mut columns = columns(connection, name)?;
         columns.retain(|column| !matches!(&column[..], "steps" | "steps_bytes"));
         let update = format!("UPDATE OF {}", columns.join(", "));
@@ -120,8 +123,8 @@ fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>
     statement.query_map([], |row| row.get(1))?.collect()
 }
 
-/// The place in the log that the file has reached: the message by which its node took the log, and
-/// the newest message.
+/// The place in the log that the file has reached: the place of the message by which the node took
+/// the log, and the place of the newest message.
 pub(crate) fn mark(connection: &Connection) -> rusqlite::Result<Option<(u64, u64)>> {
     use rusqlite::OptionalExtension as _;
     let sql = "SELECT epoch, place FROM replica";
@@ -131,14 +134,14 @@ pub(crate) fn mark(connection: &Connection) -> rusqlite::Result<Option<(u64, u64
     connection.query_row(sql, [], read).optional()
 }
 
-/// Notes that place.
+/// Stores the place in the log that the file has reached.
 pub(crate) fn set_mark(connection: &Connection, epoch: u64, place: u64) -> rusqlite::Result<()> {
     let sql = "INSERT OR REPLACE INTO replica VALUES (0, ?1, ?2)";
     connection.prepare_cached(sql)?.execute([epoch as i64, place as i64]).map(|_| ())
 }
 
-/// Opens a file without the log that it had, if it had one. Its first change is not in the log, so
-/// the file forgets with it which place of the log it has reached.
+/// Prepares a file to be used without its former log, if it had one. The log does not receive the
+/// file's next change, so that change also deletes the file's place in the log.
 pub(crate) fn leave_log(connection: &Connection) -> rusqlite::Result<()> {
     let sql = "SELECT 1 FROM sqlite_schema WHERE name = 'replica'";
     if !connection.prepare(sql)?.exists([])? || mark(connection)?.is_none() {
@@ -162,15 +165,15 @@ pub(crate) fn has_work(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row(sql, [], |row| row.get(0))
 }
 
-/// Number of messages of the rows that have several.
+/// Returns the rows that have several messages, and how many each has.
 pub(crate) fn parts(connection: &Connection) -> rusqlite::Result<HashMap<String, usize>> {
     let mut statement = connection.prepare("SELECT subject, parts FROM replica_parts")?;
     statement.query_map([], |row| Ok((row.get(0)?, row.get::<_, u32>(1)? as usize)))?.collect()
 }
 
-/// The messages of the rows that the transaction has changed, in an order of which every beginning
-/// is a journal that continues: new records before the end of those from which they follow, the end
-/// of a record before the data of its steps, and rows that are gone last.
+/// Returns the messages of the rows that the transaction has changed. They are ordered so that the
+/// journal can continue if only the first of them arrive: new records before the end of the records
+/// that caused them, the end of a record before the data of its steps, and removed rows last.
 pub(crate) fn collect(
     connection: &Connection,
     parts: &mut HashMap<String, usize>,
@@ -189,8 +192,8 @@ pub(crate) fn collect(
     for row in &changed {
         let content = read_row(connection, row)?;
         let rank = match (&content, row.how & 1) {
-            // Only the end of their record removes steps. If there is such a record, it is another
-            // one with the same number, which must not find them.
+            // Steps are removed only when their record ends. If a record with this number exists
+            // here, it is a new one, which must not find the old steps.
             (None, _) if row.kind == STEPS => match exists(connection, row.number)? {
                 true => 0,
                 false => 4,
@@ -206,13 +209,13 @@ pub(crate) fn collect(
     Ok(rows.into_iter().map(|(_, messages)| messages).collect())
 }
 
-/// Calls `each` with the messages of every row of the file.
+/// Calls `each` with the messages of every row in the file.
 pub(crate) fn all<E: From<rusqlite::Error>>(
     connection: &Connection,
     mut each: impl FnMut(RowMessages) -> Result<(), E>,
 ) -> Result<(), E> {
-    // Records are last, because a step without a record is forgotten, and a record without its
-    // steps would repeat them.
+    // Records come last: a step without a record is forgotten, but a record without its steps would
+    // repeat them.
     for kind in [STEPS, 2, RECORDS] {
         let sql = match kind {
             STEPS => "SELECT record, key FROM steps",
@@ -234,7 +237,7 @@ fn exists(connection: &Connection, record: i64) -> rusqlite::Result<bool> {
     connection.prepare_cached("SELECT 1 FROM records WHERE number = ?1")?.exists([record])
 }
 
-/// The values of a row in bytes, if it exists.
+/// Returns the values of a row in bytes, if the row exists.
 fn read_row(connection: &Connection, row: &Changed) -> rusqlite::Result<Option<Vec<u8>>> {
     let Table { name, by_key, .. } = KINDS[row.kind];
     let sql = format!("SELECT * FROM {name} WHERE {by_key}");
@@ -269,7 +272,7 @@ fn read_row(connection: &Connection, row: &Changed) -> rusqlite::Result<Option<V
     Ok(Some(bytes))
 }
 
-/// The messages of one row. The first part is last: it says how many there are.
+/// Returns the messages of one row. The first part comes last and says how many parts there are.
 fn messages(
     connection: &Connection,
     subject: String,
@@ -317,13 +320,13 @@ fn messages(
 /// Puts rows back into an empty file.
 pub(crate) struct Restoring<'a> {
     connection: &'a Connection,
-    /// Parts whose first part has not come yet.
+    /// Parts of rows whose first part has not arrived yet.
     parts: HashMap<String, Bytes>,
     /// Statements by kind and number of columns.
     statements: HashMap<(usize, usize), Statement<'a>>,
 }
 
-/// Why a message is no row.
+/// Why a message is not a valid row.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoRow {
     #[error("a newer version of mote wrote the row {0}")]
@@ -335,7 +338,7 @@ pub(crate) enum NoRow {
 }
 
 impl<'a> Restoring<'a> {
-    /// Empties the file.
+    /// Empties the file and prepares to restore it.
     pub(crate) fn begin(connection: &'a Connection) -> rusqlite::Result<Self> {
         connection.execute_batch(
             "DELETE FROM steps; DELETE FROM records; DELETE FROM activations;
@@ -344,7 +347,7 @@ impl<'a> Restoring<'a> {
         Ok(Self { connection, parts: HashMap::new(), statements: HashMap::new() })
     }
 
-    /// Takes a message. Those without a body mean nothing to an empty file.
+    /// Takes one message. A message without a body can be skipped, because the file starts empty.
     pub(crate) fn take(&mut self, subject: &str, body: Bytes) -> Result<(), NoRow> {
         let damaged = || NoRow::Damaged(subject.to_owned());
         if body.is_empty() {
@@ -386,7 +389,7 @@ impl<'a> Restoring<'a> {
             std::collections::hash_map::Entry::Vacant(new) => {
                 let name = KINDS[kind].name;
                 let columns = columns(self.connection, name)?;
-                // Later versions add columns at the end.
+                // Later versions only add columns at the end, so a row with fewer columns is valid.
                 let Some(columns) = columns.get(..count) else {
                     return Err(NoRow::Newer(subject.to_owned()));
                 };
@@ -400,13 +403,13 @@ impl<'a> Restoring<'a> {
         Ok(())
     }
 
-    /// Removes what belongs to no record, counts the steps of the others, and lets numbers of
-    /// activations begin after `used`.
+    /// Removes steps without a record, counts the steps of the other records, and makes the numbers
+    /// of new activations greater than `used`.
     pub(crate) fn end(self, used: u64) -> rusqlite::Result<()> {
         let connection = self.connection;
         connection
             .execute("DELETE FROM steps WHERE record NOT IN (SELECT number FROM records)", [])?;
-        // The data of the steps of a record that has ended, except a dead letter, is not kept.
+        // The data of the steps is kept only for records that have not ended and for dead letters.
         connection.execute(
             "UPDATE records SET (steps, steps_bytes) = (
                  SELECT count(*), CASE WHEN records.state IN (0, 2) THEN

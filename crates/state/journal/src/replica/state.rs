@@ -1,4 +1,4 @@
-//! What the other parts of the node learn about the log.
+//! The state of the log, for the other parts of the node.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use mote_store::StoreError;
 use parking_lot::Mutex;
 
-/// Messages and bytes that the log has not confirmed, above which no further accepted invocation
-/// begins.
+/// How many messages and bytes the log may leave unconfirmed before the runner starts no further
+/// accepted invocations.
 const BEHIND_MESSAGES: usize = 4_096;
 const BEHIND_BYTES: usize = 16 << 20;
 
@@ -15,14 +15,14 @@ const BEHIND_BYTES: usize = 16 << 20;
 pub struct ReplicaState {
     /// The log has not answered for some seconds.
     pub(super) away: AtomicBool,
-    /// Why, in words.
+    /// Why the log is away, as text.
     pub(super) reason: Mutex<String>,
-    /// Who owns the log now, if that is another node.
+    /// The owner of the log, if that is another node.
     pub(super) taken: OnceLock<String>,
-    /// What the log has not confirmed.
+    /// Number and bytes of the messages that the log has not confirmed.
     pub(super) messages: AtomicUsize,
     pub(super) bytes: AtomicUsize,
-    /// Runs when the log can be reached again, and when it has caught up.
+    /// Called when the log can be reached again, and when the log has caught up.
     pub(super) changed: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -38,7 +38,7 @@ impl ReplicaState {
         }
     }
 
-    /// Why nothing new is accepted, if that is so.
+    /// Why nothing new is accepted; `None` if the log is in order.
     pub(crate) fn refusal(&self) -> Option<StoreError> {
         if let Some(taken) = self.taken.get() {
             return Some(StoreError::TakenOver(taken.clone()));
@@ -46,8 +46,8 @@ impl ReplicaState {
         self.is_away().then(|| StoreError::Away(self.reason.lock().clone()))
     }
 
-    /// Whether accepted invocations may begin. They may not while the log is away, because another
-    /// node may have taken it over; those that run go on.
+    /// Whether accepted invocations may start. They may not while the log is away, because another
+    /// node may have taken the log over. Running invocations continue.
     pub(crate) fn may_run(&self) -> bool {
         !self.is_away() && !self.is_taken() && !self.is_behind()
     }
@@ -60,7 +60,7 @@ impl ReplicaState {
         self.taken.get().is_some()
     }
 
-    /// Messages that the log has not confirmed.
+    /// Number of messages that the log has not confirmed.
     pub(crate) fn unconfirmed(&self) -> usize {
         self.messages.load(Ordering::Acquire)
     }

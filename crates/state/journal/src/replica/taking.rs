@@ -1,4 +1,4 @@
-//! Taking a log: from then on only this node can append to it, and its file is equal to it.
+//! Takes a log. Afterwards only this node can append to it, and the node's file is equal to it.
 
 use mote_store::StoreError;
 use rusqlite::Connection;
@@ -8,33 +8,34 @@ use super::log::{Kept, Log, LogError, Message};
 use super::rows::{self, NoRow, Restoring};
 use crate::records::unix_ms;
 
-/// The form of the log that this version writes.
+/// The format of the log that this version writes.
 const FORMAT: u32 = 1;
-/// How often a log is tried that another node appends to.
+/// How often to try to take a log to which another node keeps appending.
 const TRIES: u32 = 100;
-/// Messages and bytes of one append while the log is filled.
+/// The most messages and bytes of one append while the log is filled.
 const FILL_MESSAGES: usize = 500;
 const FILL_BYTES: usize = 4 << 20;
 
-/// What makes the file and the log equal.
+/// How to make the file and the log equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
-    /// They are equal.
+    /// The file and the log are already equal.
     Keep,
-    /// The file is made anew from the log.
+    /// Rebuild the file from the log.
     Rebuild,
-    /// The log knows nothing, and receives what the file holds.
+    /// The log is empty or incomplete, so append the contents of the file.
     Fill,
 }
 
-/// Takes the log. Returns the place of the message by which it was taken, and its last place.
+/// Takes the log. Returns the place of the message by which it was taken, and the log's last place.
 pub(super) fn take(
     connection: &mut Connection,
     log: &mut dyn Log,
     node: &str,
 ) -> Result<(u64, u64), StoreError> {
     for _ in 0..TRIES {
-        // In this order: a message that somebody appends between the two is found by the append.
+        // The order matters: if another node appends a message between the two reads, the append
+        // below fails.
         let last = log.last().map_err(of_log)?;
         let current = log.last_of(EPOCH).map_err(of_log)?;
         let plan = plan(connection, current.as_ref(), last)?;
@@ -98,7 +99,7 @@ fn plan(connection: &Connection, current: Option<&Kept>, last: u64) -> Result<Pl
     }
 }
 
-/// Makes the file anew, from all messages before the place `epoch`.
+/// Rebuilds the file from all messages up to the place `epoch`.
 fn rebuild(connection: &mut Connection, log: &mut dyn Log, epoch: u64) -> Result<(), StoreError> {
     let began = std::time::Instant::now();
     let change = connection.transaction().map_err(StoreError::Database)?;
@@ -125,14 +126,15 @@ fn rebuild(connection: &mut Connection, log: &mut dyn Log, epoch: u64) -> Result
     Ok(())
 }
 
-/// Appends all rows of the file.
+/// Appends all rows of the file to the log.
 fn fill(
     connection: &Connection,
     log: &mut dyn Log,
     epoch: u64,
     node: &str,
 ) -> Result<(u64, u64), StoreError> {
-    // A crash from here on is found by the mark, and the log is filled again.
+    // After a crash from here on, the mark shows that the log is incomplete, and the log is filled
+    // again.
     rows::set_mark(connection, epoch, epoch).map_err(StoreError::Database)?;
     connection.execute("DELETE FROM replica_parts", []).map_err(StoreError::Database)?;
     let mut place = epoch;

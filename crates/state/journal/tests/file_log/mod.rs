@@ -1,4 +1,4 @@
-//! A log in a file with the semantics of the real one: the last message of each subject is kept,
+//! A log in a file that behaves like the real one. It keeps the last message of each subject,
 //! places grow by one, and an append is stored as a whole if the last place is the expected one.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use bytes::Bytes;
 use mote_journal::replica::{Kept, Log, LogError, Message, Page, Replication};
 
-/// What goes wrong.
+/// The faults that a test can switch on.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// Nothing answers.
+    /// The log does not answer.
     pub(crate) away: AtomicBool,
-    /// So many appends are stored and not answered.
+    /// The number of further appends that are stored but not answered.
     pub(crate) unanswered: AtomicUsize,
-    /// After so many messages the machine has no network any more; 0 for never.
+    /// The number of messages after which the machine loses its network; 0 for never.
     pub(crate) cut_after: AtomicUsize,
 }
 
@@ -33,7 +33,6 @@ pub(crate) struct FileLog {
     places: HashMap<String, u64>,
 }
 
-/// A replication into the file at `path`.
 pub(crate) fn replication(path: &Path, node: &str, faults: &Arc<Faults>) -> Replication {
     let (path, faults): (PathBuf, _) = (path.to_owned(), faults.clone());
     let log = move || Box::new(FileLog::open(&path, faults.clone())) as Box<dyn Log>;
@@ -66,7 +65,7 @@ impl FileLog {
                 self.messages.remove(&before);
             }
             let body = Bytes::copy_from_slice(&body[1..]);
-            // An empty message is forgotten after a while.
+            // A message without a body is forgotten after a while.
             if !body.is_empty() {
                 self.places.insert(subject.clone(), self.last);
                 self.messages.insert(self.last, Kept { place: self.last, subject, body });
@@ -77,7 +76,7 @@ impl FileLog {
         Ok(())
     }
 
-    /// What the log holds.
+    /// The subjects of the messages in the log.
     pub(crate) fn subjects(&mut self) -> Vec<String> {
         self.reach().expect("here");
         let mut all: Vec<String> = self.places.keys().cloned().collect();

@@ -19,7 +19,7 @@ use mote_spec::FunctionName;
 pub(crate) type Answer = Result<(u16, &'static str), Fault>;
 pub(crate) type Run = dyn Fn(String, Invocation) -> BoxFuture<'static, Answer> + Send + Sync;
 
-/// Functions of any name but `absent`, each with 16 places.
+/// Answers for functions of any name except `absent`, each with 16 places.
 #[derive(Clone)]
 pub(crate) struct Functions(pub(crate) Arc<Run>);
 

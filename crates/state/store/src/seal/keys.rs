@@ -14,23 +14,23 @@ use zeroize::Zeroizing;
 
 use crate::seal::locked::Locked;
 
-/// Smallest content of a key in bytes, without the end of its last line.
+/// Smallest content of a key in bytes, not counting the line end after it.
 pub const KEY_BYTES_MIN: usize = 32;
 /// Largest content of a key in bytes.
 pub const KEY_BYTES_MAX: usize = 4096;
 
 /// The first byte of an encrypted value.
 const FORMAT: u8 = 1;
-/// Bytes that tell keys apart.
+/// Length of the id that tells keys apart.
 const ID_BYTES: usize = 8;
 const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-/// What an encrypted value is longer than its text: format, key, nonce and tag.
+/// How many bytes longer an encrypted value is than its text: format, key id, nonce and tag.
 pub(crate) const OVERHEAD_BYTES: usize = 1 + ID_BYTES + NONCE_LEN + 16;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySource {
     File(PathBuf),
-    /// A credential that systemd gives to the service, by its name (systemd.exec(5), "Credentials").
+    /// The name of a credential that systemd gives to the service (systemd.exec(5), "Credentials").
     Credential(String),
 }
 
@@ -62,46 +62,46 @@ impl fmt::Display for KeySource {
 /// Why a key cannot be used. The message names the key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Its file cannot be read or written.
+    /// The key's file cannot be read or written.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
-    /// There is no such file.
+    /// The key's file does not exist.
     #[error("{} is missing; make a key: {}", .0.display(), make(.0))]
     Missing(PathBuf),
-    /// It is a folder, a pipe or something else.
+    /// The path is a folder, a pipe or something else that is not a file.
     #[error("{0} is not a file")]
     NoFile(PathBuf),
-    /// It has too few or too many bytes.
+    /// The key has too few or too many bytes.
     #[error("{} has {} bytes; a key has {} to {}; make one: {}", .0.display(), .1, KEY_BYTES_MIN, KEY_BYTES_MAX, make(.0))]
     Length(PathBuf, usize),
-    /// Everyone can read or write it.
+    /// Everyone can read or write the file.
     #[error("{0}: every user of this machine can read or write it; run: chmod o= {0}")]
     Open(PathBuf),
-    /// The service manager gave no credentials.
+    /// The service manager passed no credentials to the node.
     #[error("credential:{0}: systemd gave no credentials to this process (LoadCredential=)")]
     NoCredentials(String),
 }
 
-/// The command that makes a key.
+/// The command that makes a key, for messages.
 fn make(path: &Path) -> String {
     format!("(umask 077; head -c 48 /dev/urandom | base64 >{})", path.display())
 }
 
-/// Why a secret cannot be read. The message names it.
+/// Why a secret cannot be read. The message names the secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// There is none.
+    /// There is no such secret.
     #[error("this node has no secret {0}")]
     Missing(String),
-    /// None of the node's keys encrypted it.
+    /// None of the node's keys encrypted the secret.
     #[error("the secret {0} is encrypted with a key that this node does not have")]
     OtherKey(String),
-    /// It was changed after it was encrypted.
+    /// The secret was changed after it was encrypted.
     #[error("the secret {0} is damaged")]
     Damaged(String),
 }
 
-/// The keys of a node. Their material stays out of swap and core files.
+/// The keys of a node. Their bytes stay out of swap and core files.
 #[derive(Debug)]
 pub struct Keys {
     first: Key,
@@ -115,25 +115,25 @@ struct Key {
 }
 
 impl Keys {
-    /// Reads the keys; `first` encrypts. Blocks.
+    /// Reads the keys. `first` encrypts. Blocks.
     pub fn load(first: &KeySource, others: &[KeySource]) -> Result<Self, KeyError> {
         let others = others.iter().map(Key::load).collect::<Result<_, _>>()?;
         Ok(Self { first: Key::load(first)?, others })
     }
 
-    /// Reads one more key, which decrypts. Blocks.
+    /// Reads one more key, which is used only to decrypt. Blocks.
     pub fn add(&mut self, source: &KeySource) -> Result<(), KeyError> {
         self.others.push(Key::load(source)?);
         Ok(())
     }
 
-    /// A key that is kept nowhere, for tests.
+    /// Makes a key that is stored nowhere, for tests.
     pub fn random() -> Self {
         Self { first: Key::derive(&*random_bytes::<KEY_BYTES_MIN>()), others: Vec::new() }
     }
 
-    /// Encrypts the value of a secret. Only a secret with the same name can have this value: a value
-    /// that was moved to another name is refused.
+    /// Encrypts the value of a secret. The result is bound to the name: if it is moved to another
+    /// name, it cannot be decrypted.
     pub(crate) fn seal(&self, name: &str, value: &str) -> Vec<u8> {
         let nonce = random_bytes::<NONCE_LEN>();
         let mut sealed = Vec::with_capacity(OVERHEAD_BYTES + value.len());
@@ -145,7 +145,7 @@ impl Keys {
         let aad = Aad::from(name.as_bytes());
         let nonce = Nonce::assume_unique_for_key(*nonce);
         let tag = self.first.cipher.seal_in_place_separate_tag(nonce, aad, &mut sealed[start..]);
-        // It fails only for values of more than 256 GiB.
+        // Encryption fails only for values of more than 256 GiB.
         sealed.extend(tag.expect("a value of at most 64 KiB").as_ref());
         sealed
     }
@@ -189,7 +189,7 @@ impl Key {
             }
         };
         let io = |error| KeyError::Io(path.clone(), error);
-        // Without waiting for the other end, if it is a pipe.
+        // The open does not wait for the other end, in case the path is a pipe.
         let opened = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(&path);
         let file = match opened {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -216,7 +216,7 @@ impl Key {
         Ok(Self::derive(&content))
     }
 
-    /// HKDF with SHA-256 (RFC 5869) of what the file has.
+    /// Derives the key from the content of the file with HKDF and SHA-256 (RFC 5869).
     fn derive(content: &[u8]) -> Self {
         let secret = Salt::new(HKDF_SHA256, b"mote secrets").extract(content);
         let mut id = [0; ID_BYTES];
@@ -228,7 +228,7 @@ impl Key {
     }
 }
 
-/// The length of an id, as ring takes it.
+/// The length of an id, in the form that `ring` expects.
 struct Id;
 impl KeyType for Id {
     fn len(&self) -> usize {
@@ -242,14 +242,14 @@ fn random_bytes<const N: usize>() -> Zeroizing<[u8; N]> {
     bytes
 }
 
-/// Makes a file with a new key, which only its owner can read, and makes it durable. Leaves a file
-/// that is there as it is; only one process may do this at a time. Blocks.
+/// Creates a file with a new key that only its owner can read, and makes the file durable. An
+/// existing file stays as it is. Only one process may do this at a time. Blocks.
 pub fn make_key_file(path: &Path) -> Result<(), KeyError> {
     let io = |error| KeyError::Io(path.to_owned(), error);
     if path.try_exists().map_err(io)? {
         return Ok(());
     }
-    // Under another name first, so that a crash leaves no half of a key.
+    // The key is written under another name first, so that a crash leaves no partial key.
     let new = path.with_extension("new");
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),

@@ -1,4 +1,4 @@
-//! Memory that the kernel neither swaps out nor writes into a file when the process crashes.
+//! Memory that the kernel does not swap out, and does not write into a core file after a crash.
 #![allow(unsafe_code)] // two system calls about memory that this module owns
 
 use std::ffi::c_void;
@@ -6,14 +6,14 @@ use std::ops::Deref;
 
 use rustix::mm::{Advice, madvise, mlock};
 
-/// A value in such memory. It stays locked until the process ends, because another value may be on
-/// the same page.
+/// A value in such memory. The memory stays locked until the process ends, because another value
+/// may be on the same page.
 #[derive(Debug)]
 pub(crate) struct Locked<T>(Box<T>);
 
 impl<T> Locked<T> {
-    /// Moves the value there. A limit of the system (`RLIMIT_MEMLOCK`) may keep the page from being
-    /// locked; the value is usable all the same.
+    /// Moves the value into locked memory. A system limit (`RLIMIT_MEMLOCK`) may prevent the lock.
+    /// The value can be used anyway.
     pub(crate) fn new(value: T) -> Self {
         let value = Box::new(value);
         let start: *const T = &*value;
@@ -39,8 +39,9 @@ impl<T> Deref for Locked<T> {
     }
 }
 
-/// Lets a crash leave no copy of the memory of this process, which may have secrets. With a limit of 1 the kernel
-/// starts no program for core files either (`fs/coredump.c`), which 0 does not prevent.
+/// Prevents core files of this process, because its memory may contain secrets. A limit of 1 also
+/// keeps the kernel from starting a program for core files (`fs/coredump.c`). A limit of 0 does
+/// not.
 pub fn forbid_core_files() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) });

@@ -1,8 +1,8 @@
 //! Encryption of the secrets that a node keeps, in its store and in its memory.
 //!
-//! [`Keys`] are read from files or from credentials of systemd: the first one encrypts, all of them
-//! decrypt. [`Secrets`] holds the encrypted values in memory and decrypts one when it is needed. This
-//! crate knows neither the store nor functions. Start reading at `secrets.rs`.
+//! [`Keys`] are read from files or from credentials of systemd. The first key encrypts, and all of
+//! them decrypt. [`Secrets`] holds the encrypted values in memory and decrypts a value when it is
+//! needed. This module knows neither the store nor functions. Start reading at `secrets.rs`.
 
 mod keys;
 mod locked;

@@ -7,8 +7,8 @@ use zeroize::Zeroizing;
 
 use crate::seal::keys::{Keys, OVERHEAD_BYTES, SecretError};
 
-/// The secrets of a node by name. Their values are encrypted in memory, too, and a value is decrypted
-/// only while somebody uses it.
+/// The secrets of a node by name. Their values are encrypted even in memory. A value is decrypted
+/// only while it is in use.
 #[derive(Debug)]
 pub struct Secrets {
     keys: Keys,
@@ -25,7 +25,7 @@ impl Secrets {
         self.keys.seal(name, value)
     }
 
-    /// Sets a secret to a value of [`Secrets::seal`]; `None` forgets it.
+    /// Sets a secret to a value from [`Secrets::seal`]. `None` removes the secret.
     pub fn put(&self, name: &str, sealed: Option<Vec<u8>>) {
         let mut all = self.sealed.lock();
         match sealed {
@@ -34,19 +34,19 @@ impl Secrets {
         };
     }
 
-    /// Length of a secret's value in bytes; `None` if there is no such secret.
+    /// Length of a secret's plain value in bytes; `None` if there is no such secret.
     pub fn value_bytes(&self, name: &str) -> Option<usize> {
         self.sealed.lock().get(name).map(|sealed| sealed.len().saturating_sub(OVERHEAD_BYTES))
     }
 
-    /// The value of a secret. Its memory is cleared when it is dropped.
+    /// Returns the plain value of a secret. Its memory is cleared on drop.
     pub fn get(&self, name: &str) -> Result<Zeroizing<String>, SecretError> {
         let sealed = self.sealed.lock().get(name).cloned();
         self.keys.open(name, &sealed.ok_or_else(|| SecretError::Missing(name.to_owned()))?)
     }
 
-    /// The same value, encrypted with the first key; `None` if it is already. Fails for a value that
-    /// none of the keys opens.
+    /// Encrypts a stored value again with the first key. Returns `None` if the first key already
+    /// encrypted it. Fails if none of the keys decrypts the value.
     pub fn renewed(&self, name: &str, sealed: &[u8]) -> Result<Option<Vec<u8>>, SecretError> {
         let value = self.keys.open(name, sealed)?;
         Ok((!self.keys.is_current(sealed)).then(|| self.keys.seal(name, &value)))

@@ -1,17 +1,17 @@
-//! The values of keys that were used lately, in memory.
+//! The values of recently used keys, in memory.
 //!
-//! Two generations of values: what is used moves to the young one; when that is full, it becomes
-//! the old one, and what was in the old one is forgotten.
+//! There are two generations of values. A value that is used moves to the young generation. When
+//! the young generation is full, it becomes the old one, and the former old generation is dropped.
 
 use std::collections::HashMap;
 
 use mote_core::state::{Entry, Namespace};
 
 const GENERATION_BYTES: usize = 2 << 20;
-/// What an entry costs beside its key and value, about.
+/// Roughly what an entry costs in addition to its key and value.
 const ENTRY_BYTES: usize = 128;
 
-/// An entry, or that there is none.
+/// An entry, or the knowledge that the key has none.
 type Known = Option<Entry>;
 
 #[derive(Default)]
@@ -39,7 +39,7 @@ fn cost(key: &str, known: &Known) -> usize {
 }
 
 impl Cache {
-    /// What is known of a key; `None` if nothing is.
+    /// Returns what is known about a key; `None` if nothing is known.
     pub(crate) fn get(&mut self, namespace: &Namespace, key: &str) -> Option<Known> {
         if let Some(known) = self.young.entries.get(namespace).and_then(|keys| keys.get(key)) {
             return Some(known.clone());

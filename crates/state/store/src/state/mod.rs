@@ -1,12 +1,12 @@
-//! The state that functions keep in their node, in one file of SQLite.
+//! The state that functions keep in their node, in one SQLite file.
 //!
-//! [`FileState`] is the implementation of [`mote_core::state::State`]. Every change goes through a
-//! group committer ([`crate::commit`]), so that callers share one sync of the disk; the value
-//! of a key that was read or written lately is answered from memory. The file and its thread exist
-//! from the first use on: a node whose functions keep nothing has neither. This module must not know
-//! functions, workers or HTTP.
+//! [`FileState`] implements [`mote_core::state::State`]. Every change goes through a group
+//! committer ([`crate::commit`]), so that callers share one sync of the disk. A read of a recently
+//! used key is answered from memory. The file and its thread are created at the first use, so a
+//! node whose functions store nothing has neither. This module must not know functions, workers or
+//! HTTP.
 //!
-//! Start with [`FileState`]; `tables.rs` is what an operation does to the tables, `cache.rs` the
+//! Start with [`FileState`]. `tables.rs` applies operations to the tables, and `cache.rs` holds the
 //! values in memory.
 
 mod cache;
@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 
 use crate::state::cache::Cache;
 
-/// Operations that wait while the file is opened, at most.
+/// The most operations that wait while the file is being opened.
 const OPENING_MAX: usize = 4_096;
 
 #[derive(Clone)]
@@ -35,8 +35,8 @@ pub struct FileState(Arc<Shared>);
 struct Shared {
     path: PathBuf,
     phase: Mutex<Phase>,
-    /// Apart from the rest, because the committer's thread uses it, and must not be the last that
-    /// holds the committer.
+    /// Separate from the other fields, because the committer's thread uses the cache and must not
+    /// become the last owner of the committer.
     cache: Arc<Mutex<Cache>>,
 }
 
@@ -44,31 +44,32 @@ enum Phase {
     Closed,
     Opening(Vec<Job>),
     Open(Arc<Committer>),
-    /// The node stops.
+    /// The node is stopping.
     Ended,
 }
 
-/// Submits itself, or learns why the file could not be opened.
+/// Submits an operation to the committer, or receives the error that prevented the opening of the
+/// file.
 type Job = Box<dyn FnOnce(Result<&Committer, StateError>) + Send>;
 
 impl FileState {
-    /// State in the file `path`, which is made when something is first kept.
+    /// The state in the file `path`, which is created when something is first stored.
     pub fn new(path: &Path) -> Self {
         let phase = Mutex::new(Phase::Closed);
         let cache = Arc::default();
         Self(Arc::new(Shared { path: path.to_owned(), phase, cache }))
     }
 
-    /// Refuses a file that a newer version of `mote` made, and writes nothing. Blocks.
+    /// Fails, without writing, if a newer version of `mote` made the file. Blocks.
     pub fn refuse_newer(path: &Path) -> Result<(), StoreError> {
         crate::commit::refuse_newer(path, tables::STEPS)
     }
 
-    /// Waits until everything that was begun is on disk; later operations are refused. Blocks.
+    /// Waits until all begun operations are on disk. Later operations are refused. Blocks.
     pub fn close(&self) {
         let phase = std::mem::replace(&mut *self.0.phase.lock(), Phase::Ended);
-        // Dropping the committer waits for its thread; dropping what waits for the opening tells
-        // those that wait.
+        // Dropping the committer waits for its thread. Dropping the jobs that wait for the opening
+        // notifies their callers.
         drop(phase);
     }
 
@@ -102,7 +103,7 @@ impl FileState {
         }
     }
 
-    /// Opens the file on a thread of its own, because that blocks.
+    /// Opens the file on a separate thread, because opening blocks.
     fn open(&self) {
         let shared = self.0.clone();
         let open = move || {
@@ -139,8 +140,7 @@ impl FileState {
         }
     }
 
-    /// What is answered without the file: a value in memory, or that there is nothing because there
-    /// is no file.
+    /// Answers without the file: with a value in memory, or with "absent" because there is no file.
     fn known(&self, namespace: &Namespace, key: &str, now_unix_ms: u64) -> Option<Outcome> {
         let found = self.0.cache.lock().get(namespace, key)?;
         let lives = |expires: Option<u64>| expires.is_none_or(|at| at > now_unix_ms);
@@ -189,7 +189,8 @@ impl State for FileState {
             move |connection| tables::apply(connection, &namespace, operation, quota, now_unix_ms),
             move |result| {
                 if let Some(key) = key {
-                    // In the order of the changes, because the committer calls these in order.
+                    // The cache receives the changes in the right order, because the committer
+                    // calls these closures in order.
                     let mut cache = cache.lock();
                     match &result {
                         Ok(tables::Applied { now: Some(entry), .. }) => {
@@ -199,7 +200,7 @@ impl State for FileState {
                         Err(_) => cache.forget(&place, &key),
                     }
                 }
-                // An error means that nobody waits any more.
+                // An error means that the caller no longer waits.
                 let _ = answer.send(result.and_then(|applied| applied.outcome));
             },
         );

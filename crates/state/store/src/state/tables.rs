@@ -1,5 +1,5 @@
-//! What an operation does to the tables. Runs in a transaction of the committer; an operation that
-//! is refused has changed nothing.
+//! Applies operations to the tables. They run in a transaction of the committer. A refused
+//! operation changes nothing.
 
 use crate::commit::Steps;
 use bytes::Bytes;
@@ -9,13 +9,15 @@ use mote_core::state::{
 };
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-/// Expired entries that a change removes besides. It is more than one, so that they become fewer.
+/// How many expired entries each change removes in addition. More than one, so that expired entries
+/// become fewer.
 const SWEPT_PER_CHANGE: u32 = 4;
-/// Expired entries that are removed before a quota counts as used up.
+/// How many expired entries are removed before a quota counts as used up.
 const SWEPT_FOR_QUOTA: u32 = 10_000;
 
-/// The tables. `expires_ms` is 0 for entries that stay. `version` of a namespace is the last that one of
-/// its entries had; a namespace is never removed, so that no version comes again.
+/// The tables. `expires_ms` is 0 for entries that do not expire. A namespace's `version` is the
+/// newest version that any of its entries had. A namespace is never removed, so that no version is
+/// reused.
 pub(crate) const STEPS: Steps = &["
 CREATE TABLE namespaces (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -36,10 +38,10 @@ CREATE TABLE entries (
 CREATE INDEX entries_by_end ON entries (expires_ms) WHERE expires_ms > 0;
 "];
 
-/// The result of an operation, and what its key holds from now on.
+/// The result of an operation, and the content of its key afterwards.
 pub(crate) struct Applied {
     pub(crate) outcome: Result<Outcome, StateError>,
-    /// `None` if that has not changed, or is not known.
+    /// `None` if the content has not changed or is not known.
     pub(crate) now: Option<Option<Entry>>,
 }
 
@@ -49,7 +51,7 @@ impl Applied {
     }
 }
 
-/// What a namespace holds.
+/// The number of keys and bytes in a namespace.
 #[derive(Clone, Copy)]
 struct Totals {
     id: i64,
@@ -110,8 +112,8 @@ pub(crate) fn apply(
                 Err(error) => Applied::refused(error),
                 Ok(version) => Applied {
                     outcome: Ok(Outcome::Written { version }),
-                    // A copy: the value is a part of what was read from a socket, which would stay
-                    // in memory as a whole.
+                    // The value is copied, because a slice would keep everything that was read from
+                    // the socket in memory.
                     now: Some(Some(made(Bytes::copy_from_slice(&value), version, expires_ms))),
                 },
             })
@@ -165,12 +167,12 @@ fn living(held: Option<&Held>, now_ms: u64) -> Option<&Held> {
     held.filter(|held| held.expires_ms == 0 || held.expires_ms > now_ms)
 }
 
-/// A value that is to be written.
+/// A value to be written.
 struct Change<'a> {
     namespace: &'a Namespace,
     totals: Option<Totals>,
     key: &'a str,
-    /// What the key holds, expired or not.
+    /// The key's current entry, expired or not.
     held: Option<Held>,
     quota: Quota,
     now_ms: u64,
@@ -190,7 +192,7 @@ impl Change<'_> {
             return Ok(Err(error));
         }
         if let Some(error) = self.exceeds(bytes) {
-            // Entries that have expired do not count.
+            // Expired entries do not count, so they are removed before the quota is checked again.
             let Some(totals) = self.totals else { return Ok(Err(error)) };
             sweep(connection, self.now_ms, SWEPT_FOR_QUOTA, Some(totals.id))?;
             self.totals = self::totals(connection, self.namespace)?;
@@ -224,7 +226,7 @@ impl Change<'_> {
         Ok(Ok(version))
     }
 
-    /// The same for all functions of the namespace of this one together. Entries that have expired
+    /// Checks the limit on all functions of this function's namespace together. Expired entries
     /// count until they are removed.
     fn exceeds_together(
         &self,
@@ -256,7 +258,7 @@ impl Change<'_> {
         Ok(Some(StateError::Full(text)))
     }
 
-    /// Whether the namespace would hold more than it may, and more than before.
+    /// Whether the change would exceed the quota and also make the namespace larger than before.
     fn exceeds(&self, bytes: u64) -> Option<StateError> {
         let (keys, held) = self.totals.map_or((0, 0), |totals| (totals.keys, totals.bytes));
         let old = self.held.as_ref().map_or(0, |held| held.bytes);
@@ -364,7 +366,7 @@ fn count(connection: &Connection, id: i64, keys: i64, bytes: i64) -> rusqlite::R
     connection.prepare_cached(sql)?.execute(params![id, keys, bytes]).map(|_| ())
 }
 
-/// Removes expired entries, of one namespace or of all.
+/// Removes expired entries of one namespace or of all.
 fn sweep(
     connection: &Connection,
     now_ms: u64,
@@ -388,7 +390,7 @@ fn sweep(
     Ok(())
 }
 
-/// What each namespace holds, by name.
+/// Returns how much each namespace holds, sorted by name.
 pub(crate) fn usage(connection: &Connection) -> rusqlite::Result<Vec<Usage>> {
     let sql = "SELECT name, keys, bytes FROM namespaces WHERE keys > 0 ORDER BY name";
     let mut statement = connection.prepare_cached(sql)?;

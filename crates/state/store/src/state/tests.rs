@@ -1,4 +1,5 @@
-//! What is particular to the state in a file. `tests/contract` has what every implementation does.
+//! Behaviour that only the state in a file has. `tests/contract` tests what every implementation
+//! does.
 
 use mote_core::state::Condition;
 

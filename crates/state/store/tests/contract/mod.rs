@@ -1,5 +1,6 @@
-//! What every implementation of the state must do, with the time as an argument. Each
-//! implementation has a test file that includes this one and says how it is opened.
+//! The behaviour that every implementation of the state must have, with the time as an argument.
+//! The test file of each implementation includes this module and says how to open the
+//! implementation.
 
 #![allow(dead_code, unreachable_pub, reason = "it is included by test files")]
 
@@ -12,16 +13,16 @@ use mote_core::state::{
 
 const QUOTA: Quota = Quota { bytes: 1 << 20, keys: 1_000, together_bytes: None };
 
-/// Where an implementation keeps the state of one test.
+/// The place in which an implementation keeps the state of one test.
 pub trait Place: Send + Sync + 'static {
     fn state(&self) -> &dyn State;
 
-    /// Closes the state and opens it again, without anything in memory.
+    /// Closes the state and opens it again. Nothing in memory survives.
     fn reopen(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// Makes a test of each function of this file. `$open` returns a place, or `None` where the test
-/// cannot run.
+/// Makes a test of each function of this file. `$open` returns a place, or `None` if the test
+/// cannot run here.
 #[macro_export]
 macro_rules! contract {
     ($open:path) => {
@@ -143,7 +144,7 @@ pub async fn what_is_written_is_read_also_after_a_restart<P: Place>(place: P) {
     assert_eq!(bench.run(deleted("k")).await, Ok(Outcome::Deleted(false)));
     bench.reopen().await;
     assert_eq!(bench.get("k").await, None);
-    // A version never comes again, also not after the key was removed.
+    // A version is never reused, even after the key was removed.
     let third = bench.put("k", "three", Condition::Absent).await.expect("written");
     assert!(third > second);
 }
@@ -201,7 +202,7 @@ pub async fn increments_add_and_refuse_what_is_no_number<P: Place>(place: P) {
     bench.put("n", "many", Condition::None).await.expect("written");
     assert!(matches!(bench.add("n", 1).await, Err(StateError::Invalid(_))));
     assert_eq!(bench.get("n").await.as_deref(), Some("many"));
-    // An increment keeps the end of an entry, unless it gives another.
+    // An increment keeps the expiry of an entry unless it sets another.
     bench.put_for("t", "1", 1_000).await;
     assert_eq!(bench.add("t", 1).await, Ok(2));
     bench.now_ms += 1_000;
@@ -247,7 +248,7 @@ pub async fn listings_are_ordered_and_continue<P: Place>(place: P) {
     assert_eq!(bench.keys("b/", Some("b/10"), 2).await, all(&["b/2"], false));
     assert_eq!(bench.keys("z", None, 0).await, all(&[], false));
     assert_eq!(bench.keys("", None, 0).await.0.len(), 7);
-    // A listing with values ends by bytes too, but always moves on.
+    // A listing with values is limited by bytes too, but always makes progress.
     let value = "x".repeat(VALUE_BYTES_MAX - 100);
     for key in ["v1", "v2", "v3"] {
         bench.put(key, &value, Condition::None).await.expect("written");
@@ -265,7 +266,7 @@ pub async fn a_quota_bounds_bytes_and_keys_of_each_namespace<P: Place>(place: P)
     assert!(full(bench.put("k", &"x".repeat(100), Condition::None).await));
     bench.put("k", &"x".repeat(99), Condition::None).await.expect("exactly the quota");
     assert!(full(bench.put("l", "", Condition::None).await));
-    // The same size again, and less, is allowed whatever the quota.
+    // Replacing a value by one of the same size or smaller is allowed whatever the quota.
     bench.put("k", &"y".repeat(99), Condition::None).await.expect("not more than before");
     bench.quota.bytes = 50;
     bench.put("k", &"y".repeat(60), Condition::None).await.expect("less than before");
@@ -274,10 +275,10 @@ pub async fn a_quota_bounds_bytes_and_keys_of_each_namespace<P: Place>(place: P)
     bench.put("third", "", Condition::None).await.expect("three keys");
     assert!(full(bench.put("4", "", Condition::None).await));
     assert_eq!(bench.usage().await, [(3, 61 + 5 + 5)]);
-    // What has expired makes room.
+    // Expired entries make room.
     bench.now_ms += 1_000;
     bench.put("4", "", Condition::None).await.expect("an entry has expired");
-    // Another namespace has room of its own.
+    // Another namespace has a separate quota.
     let put = Operation::Put {
         key: "k".into(),
         value: "x".repeat(99).into(),
@@ -290,7 +291,7 @@ pub async fn a_quota_bounds_bytes_and_keys_of_each_namespace<P: Place>(place: P)
     assert_eq!(bench.usage().await, [(1, 100)]);
 }
 
-/// Random operations against a plain map, with restarts in between.
+/// Runs random operations against a plain map, with restarts in between.
 pub async fn it_behaves_like_a_map<P: Place>(place: P) {
     let mut bench = Bench::new(place);
     let mut model: BTreeMap<String, String> = BTreeMap::new();
