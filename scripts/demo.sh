@@ -29,8 +29,9 @@ elif programs=$(scripts/prebuilt.sh); then
 else
   step "build"
   scripts/setup.sh build
-  cargo build --release --bins -p mote
-  programs=${CARGO_TARGET_DIR:-target}/release
+  # Without optimisation, which takes as long again; make build makes the program for daily use.
+  cargo build --bins -p mote
+  programs=${CARGO_TARGET_DIR:-target}/debug
 fi
 mote=$programs/mote
 
