@@ -116,7 +116,7 @@ impl ProcessBackend {
     }
 
     /// Ends the processes that still run and removes every cgroup of this process. Call this when
-    /// the daemon ends, because no start succeeds afterwards. Blocks for up to two seconds.
+    /// the daemon ends, because no start succeeds afterwards. Blocks for up to ten seconds.
     pub fn shut_down(&self) {
         self.inner.waiting.close();
         self.inner.pool.close();

@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mote_core::backend::{InstanceLimits, Usage};
 
@@ -37,6 +37,9 @@ const PAUSE_ROUNDS: u32 = 4;
 /// group only a moment after its end is seen.
 const REMOVE_TRIES: u32 = 400;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
+/// How long the removal of all groups of a daemon may take. Processes that were killed need processor
+/// time to end, and other programs may leave them little of it.
+const REMOVE_ALL_MAX: Duration = Duration::from_secs(10);
 
 /// The kind of cgroups that this machine offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,10 +234,11 @@ impl Cgroups {
     }
 
     /// Removes all groups of this daemon, and ends the processes that still run in them. Blocks for
-    /// up to two seconds.
+    /// up to ten seconds.
     pub(crate) fn remove_all(&self) {
+        let until = Instant::now() + REMOVE_ALL_MAX;
         for base in self.bases.values() {
-            remove_base(base);
+            remove_base(base, until);
         }
         let ours = std::process::id();
         if let Some(home) = self.bases.get("cpu").and_then(|base| base.parent()) {
@@ -242,7 +246,7 @@ impl Cgroups {
             // once it fails to create one of the others, it adds no more here.
             for (path, pid) in groups_below(home) {
                 if pid == ours {
-                    remove_base(&path);
+                    remove_base(&path, until);
                 }
             }
         }
@@ -569,7 +573,7 @@ fn remove_leftovers(home: &Path) {
     for (path, pid) in groups_below(home) {
         let alive = pid != std::process::id() && Path::new(&format!("/proc/{pid}")).exists();
         if !alive {
-            remove_base(&path);
+            remove_base(&path, Instant::now() + REMOVE_PAUSE * REMOVE_TRIES);
         }
     }
 }
@@ -588,10 +592,9 @@ fn groups_below(home: &Path) -> Vec<(PathBuf, u32)> {
         .collect()
 }
 
-/// Removes a group and the groups below it, and ends the processes in them. Blocks for up to two
-/// seconds.
-fn remove_base(base: &Path) {
-    for _ in 0..REMOVE_TRIES {
+/// Removes a group and the groups below it, and ends the processes in them. Blocks until `until` at most.
+fn remove_base(base: &Path, until: Instant) {
+    loop {
         // Listed again on each try, because a child that is being prepared may still add a group.
         for below in fs::read_dir(base).into_iter().flatten().flatten() {
             if below.path().is_dir() {
@@ -601,7 +604,9 @@ fn remove_base(base: &Path) {
         }
         end_processes(base);
         match fs::remove_dir(base) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            Err(error)
+                if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until =>
+            {
                 std::thread::sleep(REMOVE_PAUSE);
             }
             // The group is gone, or it belongs to another owner and stays. There is nothing to wait
@@ -674,7 +679,7 @@ mod tests {
             while !base.join("instance-0").exists() && !adding.is_finished() {
                 std::thread::yield_now();
             }
-            remove_base(&base);
+            remove_base(&base, Instant::now() + REMOVE_ALL_MAX);
             adding.join().unwrap();
             assert!(!base.exists());
         }
@@ -684,14 +689,14 @@ mod tests {
     fn a_group_that_cannot_be_removed_holds_nobody_up() {
         let dir = std::env::temp_dir().join(format!("mote-kept-{}", std::process::id()));
         fs::create_dir_all(dir.join("kept/inner")).unwrap();
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         // The removal fails for a reason other than processes that are still ending. A group of
         // another user would fail in the same way.
-        remove_base(&dir);
+        remove_base(&dir, Instant::now() + REMOVE_ALL_MAX);
         let took = begun.elapsed();
         assert!(dir.exists());
         fs::remove_dir_all(&dir).unwrap();
-        assert!(took < REMOVE_PAUSE * REMOVE_TRIES, "it was tried again and again: {took:?}");
+        assert!(took < REMOVE_ALL_MAX / 2, "it was tried again and again: {took:?}");
     }
 
     #[test]
