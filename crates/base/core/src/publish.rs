@@ -10,9 +10,10 @@ use mote_spec::mqtt::{Connection, check_topic, is_forbidden};
 
 /// Largest payload of a message. Requests from a function to its node have the same limit.
 pub const PAYLOAD_BYTES_MAX: usize = 960 << 10;
-/// Most user properties of a message.
+/// The maximum number of user properties of a message.
 pub const PROPERTIES_MAX: usize = 32;
-/// Most bytes of all user properties, the content type and the correlation data together.
+/// The maximum number of bytes in all user properties, the content type and the correlation data
+/// together.
 pub const PROPERTY_BYTES_MAX: usize = 8 << 10;
 
 /// Fixed part of the content of a worker's request to publish.

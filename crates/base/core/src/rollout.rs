@@ -5,12 +5,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Most revisions that may have a share or a tag. A dashboard could not show more of them
-/// distinctly.
+/// The maximum number of revisions that may have a share or a tag. A dashboard could not show more
+/// of them distinctly.
 pub const SHARES_MAX: usize = 8;
 /// Longest tag in bytes; a function's name has the same limit.
 pub const TAG_BYTES_MAX: usize = 63;
-/// Most revisions remembered for rolling back. The store keeps the same number.
+/// The maximum number of revisions remembered for rolling back. The store keeps the same number.
 pub const HISTORY_MAX: usize = 10;
 
 /// One revision's part of the traffic.

@@ -17,12 +17,12 @@ use crate::publish::Message;
 use crate::state::{self, Condition, Operation};
 use crate::wire::{FrameKind, WireError};
 
-/// Most requests of one instance that may be under way at once. A worker that sends more violates
-/// the protocol.
+/// The maximum number of requests of one instance that may be under way at once. A worker that
+/// sends more violates the protocol.
 pub const REQUESTS_MAX: u32 = 256;
-/// Most bytes of all requests of one instance that are under way.
+/// The maximum number of bytes in all requests of one instance that are under way.
 pub const REQUEST_BYTES_MAX: usize = 4 << 20;
-/// Most calls of one invocation that may be under way at once.
+/// The maximum number of calls of one invocation that may be under way at once.
 pub const CALLS_MAX: usize = 64;
 /// Largest body of a call, and of the answer to a call.
 pub const CALL_BODY_BYTES_MAX: usize = 960 << 10;

@@ -13,12 +13,12 @@ use mote_spec::QUOTA_BYTES_DEFAULT;
 pub const KEY_BYTES_MAX: usize = 512;
 /// Longest value in bytes.
 pub const VALUE_BYTES_MAX: usize = 256 << 10;
-/// Most entries in one listing.
+/// The maximum number of entries in one listing.
 pub const LIST_MAX: u32 = 1_000;
 /// A listing ends before its keys and values exceed this number of bytes, but it always has at
 /// least one entry.
 pub const LIST_BYTES_MAX: usize = 512 << 10;
-/// Most keys of one namespace.
+/// The maximum number of keys of one namespace.
 pub const KEYS_MAX: u64 = 100_000;
 /// Longest time to live: about ten years.
 pub const TTL_MS_MAX: u64 = 10 * 366 * 24 * 3_600_000;
@@ -209,12 +209,12 @@ pub enum Namespace {
 /// The limits that are checked when something is written to a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
-    /// Most bytes of keys and values.
+    /// The maximum number of bytes in keys and values.
     pub bytes: u64,
-    /// Most keys.
+    /// The maximum number of keys.
     pub keys: u64,
-    /// Most bytes of all functions in the same namespace as the function, together with the state
-    /// that they share.
+    /// The maximum number of bytes in all functions in the same namespace as the function, together
+    /// with the state that they share.
     pub together_bytes: Option<u64>,
 }
 

@@ -23,14 +23,14 @@ pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 pub const INLINE_BODY_BYTES_MAX: usize = 64 << 10;
 /// Largest chunk in one BODY frame. It is small enough that streams share the socket fairly.
 pub const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Most bytes of BODY payload that a sender may send on one stream in one direction before it needs
-/// CREDIT.
+/// The maximum number of BODY payload bytes that a sender may send on one stream in one
+/// direction before it needs CREDIT.
 pub const WINDOW_BYTES: u32 = 256 << 10;
 /// Largest header block of an answer.
 pub const HEADERS_BYTES_MAX: usize = 64 << 10;
-/// Most fields of an answer. HTTP clients and proxies refuse far fewer. This limit is needed
-/// because the shortest field takes two bytes, so the length of the block alone would allow 32,768
-/// fields.
+/// The maximum number of fields of an answer. HTTP clients and proxies refuse far fewer. This limit
+/// is needed because the shortest field takes two bytes, so the length of the block alone would
+/// allow 32,768 fields.
 pub const HEADER_FIELDS_MAX: usize = 512;
 /// Longest line in a LOG frame. Senders split longer lines.
 pub const LOG_LINE_BYTES_MAX: usize = 16 << 10;
@@ -38,16 +38,16 @@ pub const LOG_LINE_BYTES_MAX: usize = 16 << 10;
 pub const LOG_FIXED_BYTES: usize = 2;
 /// Largest HELLO or READY, which hold a name, two numbers and a word.
 pub const GREETING_BYTES_MAX: usize = 4 << 10;
-/// Most characters kept of a handler's shape.
+/// The maximum number of characters kept of a handler's shape.
 pub const SHAPE_CHARS_MAX: usize = 64;
 /// Largest ERROR: texts of 4,096 and 16,384 characters (section 4 of the contract), each character
 /// up to 12 bytes when JSON escapes it, and room for the rest.
 pub const ERROR_BYTES_MAX: usize = 256 << 10;
-/// Most characters kept of an ERROR's kind, which is the name of a class.
+/// The maximum number of characters kept of an ERROR's kind, which is the name of a class.
 pub const ERROR_KIND_CHARS_MAX: usize = 200;
-/// Most characters kept of an ERROR's message.
+/// The maximum number of characters kept of an ERROR's message.
 pub const ERROR_MESSAGE_CHARS_MAX: usize = 4_096;
-/// Most characters kept of an ERROR's trace.
+/// The maximum number of characters kept of an ERROR's trace.
 pub const ERROR_TRACE_CHARS_MAX: usize = 16_384;
 /// Fixed part of an INVOKE payload.
 pub const INVOKE_FIXED_BYTES: usize = 40;
@@ -433,14 +433,15 @@ pub struct Load {
     pub packages_dir: Option<String>,
     /// The entry point ([`mote_spec::FunctionSpec::entry`]).
     pub entry: String,
-    /// Most invocations at once. With `None`, the shim decides by the shape of the handler.
+    /// The maximum number of invocations at once. With `None`, the shim decides by the shape of the
+    /// handler.
     pub concurrency: Option<u32>,
     /// Environment variables to set before the code is loaded.
     pub env: std::collections::BTreeMap<String, String>,
     /// Program and arguments to run once per invocation; empty for shims.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Most memory that the whole instance may use.
+    /// The maximum memory that the whole instance may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// The platform whose contract the code follows; absent for `mote`'s own.

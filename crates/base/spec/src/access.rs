@@ -89,7 +89,8 @@ pub enum TokenKeys {
     Set(String),
 }
 
-/// Most patterns in [`CertificateRules::callers`], and most bytes of one pattern.
+/// The maximum number of patterns in [`CertificateRules::callers`], and the maximum number of bytes
+/// in one pattern.
 const CALLERS_MAX: usize = 64;
 const CALLER_BYTES_MAX: usize = 256;
 

@@ -11,7 +11,7 @@ pub const FUNCTION_PART: &str = "{function}";
 
 /// Attempts in total if the manifest sets no number: the first one, and two more after failures.
 pub const ATTEMPTS_DEFAULT: u32 = 3;
-/// Most attempts that a manifest may ask for.
+/// The maximum number of attempts that a manifest may ask for.
 pub const ATTEMPTS_MAX: u32 = 100;
 /// The pause before the second attempt.
 pub const BACKOFF_MS_DEFAULT: u64 = 1_000;

@@ -20,9 +20,9 @@ use crate::schedule::SCHEDULES_MAX;
 use crate::secret::is_secret_name;
 use crate::state::{QUOTA_BYTES_MAX, SHARED_MAX};
 
-/// Most secrets of one function.
+/// The maximum number of secrets of one function.
 const SECRETS_MAX: usize = 64;
-/// Most functions that one function may name.
+/// The maximum number of functions that one function may name.
 const CALLS_MAX: usize = 64;
 
 impl FunctionSpec {

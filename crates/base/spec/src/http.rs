@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::routes::RouteRule;
 
-/// Most entries of one list, and most bytes of one entry.
+/// The maximum number of entries of one list, and the maximum number of bytes in one entry.
 const LIST_MAX: usize = 64;
 const ENTRY_BYTES_MAX: usize = 255;
 /// Longest time for which a browser may remember the answer to a preflight request: a day.

@@ -11,7 +11,8 @@ pub const MQTT_TRIGGERS_MAX: usize = 16;
 /// Default for the messages that may be unacknowledged at once. This is enough to keep one instance
 /// of every runtime busy over a network with a few milliseconds of delay.
 pub const MQTT_INFLIGHT_DEFAULT: u16 = 64;
-/// Most messages that may be unacknowledged at once. A broker holds each of them in memory.
+/// The maximum number of messages that may be unacknowledged at once. A broker holds each of them
+/// in memory.
 pub const MQTT_INFLIGHT_MAX: u16 = 4_096;
 /// Longest topic filter, reply topic, broker address and user name, in bytes.
 pub const MQTT_TEXT_BYTES_MAX: usize = 1_024;
@@ -99,7 +100,7 @@ pub struct Connection {
 
 /// The word for the node's own broker, used in place of an address.
 pub const LOCAL: &str = "local";
-/// Most topic filters of `[allow] mqtt`.
+/// The maximum number of topic filters of `[allow] mqtt`.
 pub const PUBLISH_FILTERS_MAX: usize = 64;
 
 /// What a function publishes, and where.

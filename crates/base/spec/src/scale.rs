@@ -10,11 +10,11 @@ pub const QUEUE_DEFAULT: u32 = 1024;
 /// An instance stops this long after its last invocation ended. The default rule stops it earlier
 /// if another call is not likely enough.
 pub const IDLE_TIMEOUT_MS_DEFAULT: u64 = 300_000;
-/// Most instances of one function.
+/// The maximum number of instances of one function.
 pub const INSTANCES_MAX: u32 = 1_000;
-/// Most instances that are kept paused in addition to those that serve.
+/// The maximum number of instances that are kept paused in addition to those that serve.
 pub const SPARE_MAX: u32 = 100;
-/// Most invocations that may wait for one function.
+/// The maximum number of invocations that may wait for one function.
 pub const QUEUE_MAX: u32 = 100_000;
 /// Largest target of a scaling rule.
 pub const TARGET_MAX: u32 = 1_000_000;

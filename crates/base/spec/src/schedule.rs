@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::SpecError;
 use crate::fields::is_set_by_node;
 
-/// Most schedules of one function.
+/// The maximum number of schedules of one function.
 pub const SCHEDULES_MAX: usize = 100;
 /// Longest expression of a schedule in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 256;

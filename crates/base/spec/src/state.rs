@@ -5,7 +5,7 @@
 pub const QUOTA_BYTES_DEFAULT: u64 = 16 << 20;
 /// Largest quota that a manifest may set.
 pub const QUOTA_BYTES_MAX: u64 = 1 << 30;
-/// Most shared namespaces of one function.
+/// The maximum number of shared namespaces of one function.
 pub const SHARED_MAX: usize = 16;
 
 /// The state that a function may use in its node, in addition to its own namespace.

@@ -163,7 +163,8 @@ impl<'a> TomlReader<'a> {
         Section { table, label: "", part: "" }
     }
 
-    /// A table as a section. `part` is the name of the part to which misplaced keys would belong.
+    /// Reads a table as a section. `part` names the part of the file in which a misplaced key should
+    /// have been written.
     pub fn section<'t>(
         &self,
         table: &'t DeTable<'t>,

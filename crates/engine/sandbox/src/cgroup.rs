@@ -604,9 +604,7 @@ fn remove_base(base: &Path, until: Instant) {
         }
         end_processes(base);
         match fs::remove_dir(base) {
-            Err(error)
-                if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until =>
-            {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until => {
                 std::thread::sleep(REMOVE_PAUSE);
             }
             // The group is gone, or it belongs to another owner and stays. There is nothing to wait

@@ -21,7 +21,8 @@ use crate::backend::ProcessBackend;
 use crate::plan::{Bind, RootPlan};
 use crate::sys;
 
-/// Most lines of output to keep. The last lines of a failed installation show the reason.
+/// The maximum number of lines of output to keep. The last lines of a failed installation show the
+/// reason.
 const LINES_MAX: usize = 200;
 const LINE_BYTES_MAX: usize = 4 << 10;
 /// Folders nested deeper than this are refused. No package manager creates such folders.
@@ -57,8 +58,8 @@ pub struct BuildRequest {
     /// Loopback addresses inside on which sockets listen. The caller of
     /// [`ProcessBackend::run_build`] serves them.
     pub listen: Vec<SocketAddrV4>,
-    /// Most bytes that the installation may write to the packages folder. If it writes more, it is
-    /// ended.
+    /// The maximum number of bytes that the installation may write to the packages folder. If it
+    /// writes more, it is ended.
     pub packages_bytes_max: u64,
     /// Bytes that must stay free on the file system of the packages folder. If fewer are free, the
     /// installation is ended.

@@ -8,7 +8,7 @@ use mote_core::wire::{self, FrameKind};
 use crate::outbox::OUTBOX_BYTES_MAX;
 use crate::sys;
 
-/// Most bytes of one log line. A longer line is split.
+/// The maximum number of bytes in one log line. A longer line is split.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
 /// One output stream of a program.

@@ -10,7 +10,8 @@ use crate::plan::Listen;
 use crate::step::{Failure, StepName};
 use crate::{local_routes, open_network, sys};
 
-/// Most destinations of one instance. The descriptors of more would not fit into one message.
+/// The maximum number of destinations of one instance. The descriptors of more would not fit into
+/// one message.
 pub(crate) const EGRESS_MAX: usize = crate::message::FDS_MAX;
 
 /// The loopback address that stands for host number `number`, if the manifest gives that host by

@@ -7,7 +7,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Most descriptors in one message. The kernel's own limit is 253.
+/// The maximum number of descriptors in one message. The kernel's own limit is 253.
 pub(crate) const FDS_MAX: usize = 64;
 
 #[repr(C, align(8))]

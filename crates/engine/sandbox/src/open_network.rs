@@ -12,7 +12,8 @@ use crate::{local_routes, sys};
 /// destination.
 pub(crate) const NAME_SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 77, 0, 1), 53);
 
-/// Most connections that wait to be accepted. The standard library uses the same number.
+/// The maximum number of connections that wait to be accepted. The standard library uses the same
+/// number.
 pub(crate) const BACKLOG: libc::c_int = 128;
 
 /// Delivers packets for every IPv4 address to this network namespace, and opens the socket for

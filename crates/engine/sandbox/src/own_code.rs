@@ -16,7 +16,8 @@ use crate::sys;
 pub(crate) const PLACE: &std::ffi::CStr = c".function";
 /// The location of the copy below the root.
 pub(crate) const PATH: &std::ffi::CStr = c"tmp/.function";
-/// Most files and folders to copy. More would delay each start by more than 100 ms.
+/// The maximum number of files and folders to copy. More would delay each start by more than 100
+/// ms.
 const ENTRIES_MAX: u32 = 4_096;
 /// Folders nested deeper than this are refused, as in an installation of packages.
 const DEPTH_MAX: u32 = 200;

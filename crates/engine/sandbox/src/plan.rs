@@ -15,9 +15,10 @@ use serde::{Deserialize, Serialize};
 use crate::config::Layer;
 use crate::proc_files::Machine;
 
-/// Most bytes of one plan. Environments and egress lists that need more are refused.
+/// The maximum number of bytes in one plan. Environments and egress lists that need more are
+/// refused.
 pub(crate) const PLAN_BYTES_MAX: usize = 160 << 10;
-/// Most bytes of one preparation, which contains only a handful of paths.
+/// The maximum number of bytes in one preparation, which contains only a handful of paths.
 pub(crate) const PREPARATION_BYTES_MAX: usize = 32 << 10;
 /// Fixed prefix of a preparation: clone flags u64, little-endian.
 pub(crate) const PREFIX_BYTES: usize = 8;
@@ -125,13 +126,14 @@ pub(crate) struct Plan {
     pub(crate) env: Vec<(String, String)>,
     /// Working folder inside.
     pub(crate) work_dir: PathBuf,
-    /// Most private memory of each process in bytes, for machines without a memory controller.
+    /// The maximum private memory of each process in bytes, for machines without a memory
+    /// controller.
     pub(crate) data_bytes: Option<u64>,
     /// Largest file that the program may write, in bytes (package installation only).
     pub(crate) file_bytes: Option<u64>,
-    /// Most processes of the instance's uid. The pids controller counts them too, but refuses a
-    /// fork only after the kernel has copied the parent. This limit refuses before that copy, which
-    /// is the expensive part of a fork bomb.
+    /// The maximum number of processes of the instance's uid. The pids controller counts them too,
+    /// but refuses a fork only after the kernel has copied the parent. This limit refuses before
+    /// that copy, which is the expensive part of a fork bomb.
     pub(crate) processes: u64,
     /// The sockets inside that stand for connections and datagrams to other hosts.
     pub(crate) egress: Vec<Listen>,

@@ -26,7 +26,7 @@ use crate::sys;
 const ARGUMENT_BYTES_MAX: usize = 128 << 10;
 /// An answer is held back until the program ends, but not once its first byte is older than this.
 const SOON_NS: u64 = 100_000_000;
-/// Most bytes of status and header lines. Any further bytes are ignored.
+/// The maximum number of bytes in status and header lines. Any further bytes are ignored.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 const STATUS_DEFAULT: u16 = 200;
 /// Source and level of a program's output in LOG frames.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mote_core::backend::StartError;
 
-/// Most instances that may be alive at once. Each has its own uid.
+/// The maximum number of instances that may be alive at once. Each has its own uid.
 pub(crate) const SLOTS: u32 = 65_536;
 
 /// The numbers that are taken. Cloning this is cheap.

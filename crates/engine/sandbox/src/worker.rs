@@ -25,11 +25,11 @@ use crate::sys;
 
 /// Programs at once if LOAD does not say.
 const CONCURRENCY_DEFAULT: u32 = mote_spec::CONCURRENCY_DEFAULT_EXEC;
-/// Most programs at once, whatever LOAD says. Each program has four pipes, and a process may have
-/// 1,024 descriptors.
+/// The maximum number of programs at once, whatever LOAD says. Each program has four pipes, and a
+/// process may have 1,024 descriptors.
 const CONCURRENCY_MAX: u32 = 128;
-/// Most invocations that wait inside. The engine keeps its own queue and sends only a few in
-/// advance.
+/// The maximum number of invocations that wait inside. The engine keeps its own queue and sends
+/// only a few in advance.
 const WAITING_MAX: usize = 1024;
 const READ_BYTES: usize = 64 << 10;
 

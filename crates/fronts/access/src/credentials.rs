@@ -11,7 +11,7 @@ const AUTHORIZATION: &[u8] = b"authorization";
 const KEY_FIELD: &[u8] = b"x-api-key";
 const BEARER: &[u8] = b"bearer ";
 const BASIC: &[u8] = b"basic ";
-/// Most keys that are tried for one request.
+/// The maximum number of keys that are tried for one request.
 const TRIED_MAX: usize = 4;
 /// Longest credentials of basic authentication, in bytes: the longest name and a key, in base64.
 const BASIC_BYTES_MAX: usize = 512;

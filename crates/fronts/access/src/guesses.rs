@@ -12,7 +12,7 @@ use crate::bounded::Bounded;
 /// How many wrong keys one address may send at once, and how many a second after that.
 const AT_ONCE: NonZeroU32 = NonZeroU32::new(10).unwrap();
 const A_SECOND: NonZeroU32 = NonZeroU32::new(1).unwrap();
-/// Most addresses that are remembered.
+/// The maximum number of addresses that are remembered.
 const ADDRESSES_MAX: usize = 4_096;
 /// How many wrong keys a second are accepted from all other senders together: addresses for which
 /// there is no room, and requests whose address is not known.

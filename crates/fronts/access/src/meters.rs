@@ -19,10 +19,11 @@ use mote_spec::{Rate, Rates};
 
 use crate::bounded::{Bounded, Until, unix_ms};
 
-/// Most combinations of function and rates that are counted. When another one is added, counting
-/// starts again for all of them.
+/// The maximum number of combinations of function and rates that are counted. When another one is
+/// added, counting starts again for all of them.
 const METERS_MAX: usize = 10_000;
-/// Most callers of one function that are remembered. All further callers share one rate.
+/// The maximum number of callers of one function that are remembered. All further callers share one
+/// rate.
 const CALLERS_MAX: usize = 4_096;
 
 /// The meters of all functions that have rates and have been called.

@@ -13,7 +13,7 @@ use crate::bounded::{Bounded, unix_ms};
 
 /// Pause between two log lines about the same function and reason.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Most combinations of function and reason that are logged during one pause.
+/// The maximum number of combinations of function and reason that are logged during one pause.
 const LINES_MAX: usize = 256;
 const CODES: [&str; 13] = [
     "M0520", "M0521", "M0522", "M0523", "M0524", "M0525", "M0526", "M0527", "M0528", "M0529",

@@ -13,8 +13,8 @@ pub const MESSAGE_BYTES_MAX: usize = 16 << 10;
 /// The limit of sessions at once. At the limit, the program ends a session before it opens another.
 /// Each session takes about 10 KiB there (measured with 1,000 sessions).
 pub const SESSIONS_MAX: usize = 4_096;
-/// The limit of sessions that the node knows at once. They include sessions whose certificate the
-/// node has not yet accepted, and the sessions that those will replace.
+/// The maximum number of sessions that the node keeps at once. This also counts new sessions whose
+/// certificate the node has not yet accepted, and the old sessions that these will replace.
 pub const SESSIONS_OF_NODE_MAX: usize = SESSIONS_MAX + 1_024;
 /// The longest identity of a session, in bytes. It is longer than any identity made from a caller's
 /// name.

@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-/// Most descriptors that are examined. A node needs only one of each kind.
+/// The maximum number of descriptors that are examined. A node needs only one of each kind.
 pub(super) const FDS_MAX: RawFd = 64;
 /// The names that sockets may have, for messages.
 const NAMES: &str = "http, https, coap, coap-tcp, coap-dtls, coap-tls and management";

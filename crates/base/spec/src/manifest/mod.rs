@@ -37,7 +37,7 @@ pub use static_files::StaticManifest;
 
 /// The file name.
 pub const FILE_NAME: &str = "mote.toml";
-/// Most functions in one file. A longer list is probably a mistake of a generator.
+/// The maximum number of functions in one file. A longer list is probably a mistake of a generator.
 pub const FUNCTIONS_MAX: usize = 200;
 
 const KIB: u64 = 1 << 10;

@@ -20,7 +20,7 @@ pub use rule::{Redirect, RouteRule};
 pub use rules::{Segment, mistake, segments};
 pub use table::RouteTable;
 
-/// Most routes of one function.
+/// The maximum number of routes of one function.
 const ROUTES_MAX: usize = 64;
 
 /// Formats a route for people: `GET,PUT shop.example.org/orders/{id}`, with the target of a

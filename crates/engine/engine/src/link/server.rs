@@ -121,8 +121,8 @@ pub(crate) async fn answer(
         connection,
         link,
         trailers: Bytes::new(),
-        // If the answer is streamed, dropping it ends the stream. If it is whole, the code below
-        // ends the stream.
+        // A streamed answer keeps `place`, and the stream ends when that answer is dropped. For an
+        // answer that is already complete, the code below ends the stream.
         place: (!whole).then(|| place.clone()),
     };
     let mut body = Body::Stream { source: Box::new(source), length };

@@ -15,7 +15,7 @@ use crate::issuers::fetch;
 use crate::issuers::issuer::Issuer;
 use crate::issuers::verified::VerifiedTokens;
 
-/// Most issuers from which keys are fetched at the same time.
+/// The maximum number of issuers from which keys are fetched at the same time.
 const FETCHES_MAX: usize = 8;
 
 /// Why the sender of a token may not call a function.

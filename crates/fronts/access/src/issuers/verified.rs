@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::jwt::{KeySet, Verified};
 
-/// Most tokens that are remembered, in both halves together.
+/// The maximum number of tokens that are remembered, in both halves together.
 const TOKENS_MAX: usize = 4_096;
 
 /// The SHA-256 of a token, and the number of the rules by which it was verified.

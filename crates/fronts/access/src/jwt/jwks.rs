@@ -9,7 +9,7 @@ use crate::jwt::json;
 
 /// Longest text of a key set, in bytes.
 pub const SET_BYTES_MAX: usize = 64 << 10;
-/// Most keys of a set.
+/// The maximum number of keys of a set.
 const KEYS_MAX: usize = 64;
 /// The permitted length of an RSA modulus in bytes, which is 2048 to 8192 bits.
 const RSA_BYTES: std::ops::RangeInclusive<usize> = 256..=1_024;

@@ -8,7 +8,7 @@ use crate::jwt::jwks::KeySet;
 pub const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 /// Longest issuer, audience, address, or text of a claim, in bytes.
 const TEXT_BYTES_MAX: usize = 1_024;
-/// Most claims that a function may require.
+/// The maximum number of claims that a function may require.
 const CLAIMS_MAX: usize = 16;
 /// Claims that are checked by rules of their own, so `claims` must not name them.
 const OWN: [&str; 6] = ["iss", "aud", "exp", "nbf", "iat", "sub"];

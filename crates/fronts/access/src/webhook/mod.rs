@@ -12,7 +12,8 @@ use mote_core::invocation::headers;
 use mote_spec::{HmacRules, SignatureEncoding, SignatureHash, WebhookRules, WebhookScheme};
 use ring::hmac::{self, Algorithm};
 
-/// Most signatures in one request. A service that is replacing its secret sends two.
+/// The maximum number of signatures in one request. A service that is replacing its secret sends
+/// two.
 const SIGNATURES_MAX: usize = 8;
 /// The prefix of secrets of Standard Webhooks, which may be missing. The rest of the secret is
 /// base64.

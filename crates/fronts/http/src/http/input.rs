@@ -263,7 +263,7 @@ pub(crate) async fn gone(input: &mut Input, reader: &mut Reader<'_>, until: Unti
     Box::pin(gone_after(end, input, reader, until)).await;
 }
 
-/// Resolves when a client that has stopped sending does not read any more either.
+/// Resolves when a client that has stopped sending has also stopped reading.
 ///
 /// The end of the client's data looks the same whether the client has closed the connection or
 /// still waits for the answer (RFC 9112, 9.6). Only a write shows the difference, because a closed

@@ -12,11 +12,11 @@ use mote_spec::{FunctionSpec, Platform};
 
 use crate::packages::registries::{Place, places_in};
 
-/// Most files to which lists of requirements may lead, and most bytes of each. Beyond these limits,
-/// the whole code counts as an input.
+/// The maximum number of files to which lists of requirements may lead, and the maximum number of
+/// bytes in each. Beyond these limits, the whole code counts as an input.
 const FILES_MAX: usize = 64;
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Options in a list of requirements that name no file. The second list contains the options whose
+/// Options that a requirements list may contain and that refer to no file. The second list contains the options whose
 /// value is a separate word.
 const HARMLESS: [&str; 6] =
     ["--pre", "--prefer-binary", "--require-hashes", "--no-index", "--hash=", "--config-settings="];

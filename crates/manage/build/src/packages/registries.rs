@@ -38,7 +38,7 @@ const PROXY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 77, 0, 2), 3128
 const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Time limit for reading a head, and for making an outgoing connection.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
-/// Most simultaneous connections of one installation. npm opens 15, pip one.
+/// The maximum number of simultaneous connections of one installation. npm opens 15, pip one.
 const CONNECTIONS_MAX: usize = 64;
 /// A message names at most this many refused destinations.
 const REFUSED_MAX: usize = 5;

@@ -16,8 +16,8 @@ use crate::namespaces::problems::being_deleted;
 use crate::namespaces::registry::{Namespaces, Wrong};
 use crate::namespaces::sizes::FilesPlace;
 
-/// Most deploys of a namespace at once. A waiting deploy already holds an upload on disk, which
-/// counts for no other limit.
+/// The maximum number of deploys of a namespace at the same time. A waiting deploy already holds an
+/// upload on disk, which counts for no other limit.
 const DEPLOYS_MAX: usize = 16;
 /// Longest time that a deploy waits for other deploys of its namespace.
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -17,7 +17,7 @@ use crate::namespaces::sizes::Disk;
 
 /// The collection of the store that holds the namespaces.
 const COLLECTION: &str = "namespaces";
-/// Most namespaces of a node.
+/// The maximum number of namespaces of a node.
 const NAMESPACES_MAX: usize = 1_000;
 
 /// What the store holds of a namespace.

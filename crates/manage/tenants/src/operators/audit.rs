@@ -25,7 +25,7 @@ const FORMER: &str = ".1";
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// When the file of a namespace has this many bytes, it becomes the former file.
 const NAMESPACE_BYTES_MAX: u64 = 512 << 10;
-/// Most files that stay open.
+/// The maximum number of files that stay open.
 const OPEN_MAX: usize = 64;
 /// Longest part of a path or a name that is recorded, in characters.
 const TEXT_CHARS_MAX: usize = 256;
@@ -34,7 +34,7 @@ const TEXT_CHARS_MAX: usize = 256;
 const REFUSED_PAUSE_MS: u64 = 1_000;
 /// The status of acts whose client disconnected before the answer, as in nginx.
 const CLIENT_LEFT: u16 = 499;
-/// Most senders whose last refused request is remembered. A node has fewer tokens.
+/// The maximum number of senders whose last refused request is remembered. A node has fewer tokens.
 const REFUSED_MAX: usize = 4_096;
 
 /// Whether requests with this method change nothing.

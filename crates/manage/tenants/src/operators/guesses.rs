@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 /// An address may send this many wrong tokens within [`WINDOW`], and must then wait.
 const GUESSES_MAX: u32 = 30;
 const WINDOW: Duration = Duration::from_secs(60);
-/// Most addresses that are remembered.
+/// The maximum number of addresses that are remembered.
 const ADDRESSES_MAX: usize = 4_096;
 
 /// The addresses that have sent wrong tokens lately. All addresses in an IPv6 /64 network count as

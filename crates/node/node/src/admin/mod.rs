@@ -118,10 +118,11 @@ async fn no_such_method() -> Refused {
         .into()
 }
 
-/// Most connections to the Unix socket by users that may use it: in total, and of one user.
+/// The maximum number of connections to the Unix socket by users that may use it: in total, and of
+/// one user.
 const OWNER_CONNECTIONS: (usize, usize) = (1_024, 512);
-/// Most connections to the Unix socket by other users, which only receive the refusal: in total,
-/// and of one user.
+/// The maximum number of connections to the Unix socket by other users, which only receive the
+/// refusal: in total, and of one user.
 const STRANGER_CONNECTIONS: (usize, usize) = (64, 8);
 /// File descriptors that are reserved for the Unix socket. With them, the node's owners can reach
 /// it even if clients of the fronts hold all others.
@@ -162,8 +163,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Resolves when the node stops. If the sender was dropped, the node stops as well, so the error is
-/// ignored.
+/// Resolves when the node stops. A dropped sender also means that the node is stopping, so the error is ignored.
 async fn stopped(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }

@@ -2,7 +2,8 @@
 
 use tokio::sync::Semaphore;
 
-/// Most requests about users at once. One of them runs the program; the others wait for their turn.
+/// The maximum number of requests about users at once. One of them runs the program; the others
+/// wait for their turn.
 pub(super) const REQUESTS_MAX: usize = 64;
 
 /// Lets only one request at a time run the program, because the program needs 19 MiB to hash a

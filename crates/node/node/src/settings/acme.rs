@@ -14,7 +14,7 @@ const OTHERS: [(&str, &str, &str); 5] = [
     ("acme_external_account", "--external-account", "none"),
     ("acme_profile", "--profile", "that of the authority"),
 ];
-/// Most names in one certificate, which is the limit of Let's Encrypt.
+/// The maximum number of names in one certificate, which is the limit of Let's Encrypt.
 const NAMES_MAX: usize = 100;
 
 impl Check<'_> {

@@ -16,7 +16,7 @@ const FAILED_MAX: usize = 256;
 /// The most bytes that are remembered of a failed deploy's document. If the document is longer, only
 /// its metadata is kept; if the metadata is longer, only the name is kept.
 const DOCUMENT_BYTES_MAX: usize = 16 << 10;
-/// Most characters of a reason.
+/// The maximum number of characters of a reason.
 const FAILURE_CHARS_MAX: usize = 8_192;
 
 /// Deploys by the name of their function.
