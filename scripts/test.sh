@@ -13,7 +13,7 @@ target=${CARGO_TARGET_DIR:-$target}
 
 failed=()
 log=$(mktemp)
-trap 'rm -f "$log" "$log.kubernetes"' EXIT
+trap 'rm -f "$log" "$log.kubernetes" "$log.built"' EXIT
 # A suite writes to a file and not into a pipe: a process that a test leaves behind would hold the
 # pipe, and everything would wait for that process.
 suite() { # name, command…
@@ -41,12 +41,14 @@ null_device() {
 }
 in_folder() { (cd "$1" && shift && "$@"); }
 
-# What the tests need of Kubernetes is built once, while everything else is compiled. Without it,
-# they are skipped. Whole clusters are for make test-cluster.
+# What the tests need of Kubernetes is built once, while other tests run. Without it, they are skipped.
+# Whole clusters are for make test-cluster.
+export MOTE_KUBERNETES_BUILT=$log.built
 (
   if [ "$(id -u)" = 0 ] && command -v go >/dev/null; then
     scripts/cluster.sh build kube-apiserver kubectl >"$log.kubernetes" 2>&1 || cat "$log.kubernetes"
   fi
+  touch "$MOTE_KUBERNETES_BUILT"
 ) &
 kubernetes=$!
 
@@ -70,9 +72,9 @@ if scripts/lab-setup.sh twins; then
 else
   echo "SKIPPED: lab: scripts/lab-setup.sh could not set it up" | tee -a "$log"
 fi
-wait "$kubernetes" || true
 suite "ordinary user" scripts/test-as-user.sh
 suite "Rust, end to end" scripts/run-tests.py
+wait "$kubernetes" || true
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED: %s\n' "${failed[*]}"
 echo
 python3 -B scripts/test-summary.py "$log"
