@@ -447,33 +447,36 @@ fn attackers_use_bounded_memory() {
     });
     assert!(idle[150..].iter().filter(open).count() > 200, "the newest stay");
     drop(idle);
-    wait_for("room for another client", || client(port, "again", true));
+    // The broker notices one after the other that the many connections of this address are closed.
+    let accepted = |id: &str, clean: bool| {
+        wait_for(&format!("room for the client {id}"), || client(port, id, clean))
+    };
 
     // If a packet announces a length above the limit, the connection ends.
-    let mut large = client(port, "large", true).expect("accepted");
+    let mut large = accepted("large", true);
     let _ = large.write_all(b"\x30\xff\xff\xff\x7f\x00\x01a");
     let _ = large.write_all(&vec![0; 2 << 20]);
     let mut rest = Vec::new();
     assert!(large.read_to_end(&mut rest).is_err() || rest.len() < 64);
 
     // Hundreds of subscriptions. Most of them are refused.
-    let mut many = client(port, "many", true).expect("accepted");
+    let mut many = accepted("many", true);
     let filters: Vec<_> = (0..1_000).map(|at| format!("f/{at}/+/#")).collect();
     let _ = many.write_all(&subscribe(&filters));
     let _ = many.read(&mut [0; 4096]);
 
     // A client subscribes and does not read, while 200 MB are published to it.
-    let mut slow = client(port, "slow", false).expect("accepted");
+    let mut slow = accepted("slow", false);
     slow.write_all(&subscribe(&["flood".to_owned()])).expect("sent");
     slow.read_exact(&mut [0; 5]).expect("SUBACK");
-    let mut source = client(port, "source", true).expect("accepted");
+    let mut source = accepted("source", true);
     let large = message("flood", 100 << 10);
     let mut sent = 0;
     while sent < 200 << 20 && source.write_all(&large).is_ok() {
         sent += large.len();
     }
     // Messages to keep, for topics that nobody will ever use.
-    let mut kept = client(port, "kept", true).expect("accepted");
+    let mut kept = accepted("kept", true);
     for at in 0..5_000 {
         let mut packet = message(&format!("kept/{at}"), 1_000);
         packet[0] |= 1;
