@@ -29,7 +29,7 @@ pub struct Rates {
     /// The rate of all callers together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all: Option<Rate>,
-    /// The rate of each caller. Callers are told apart by their names if the access mode names
+    /// The rate of each caller. The node distinguishes callers by their names if the access mode names
     /// them, and otherwise by their addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caller: Option<Rate>,

@@ -349,7 +349,7 @@ impl Sessions {
             After::Continues if taken => {
                 self.handshakes.insert(peer, handshake);
             }
-            // The client is told nothing. It gives up the handshake by itself.
+            // The client receives no answer and gives up the handshake by itself.
             _ => {}
         }
     }

@@ -21,7 +21,7 @@ use crate::step::{CHANNEL_FD, STATUS_FD};
 use crate::sys;
 use crate::worker;
 
-/// How long a connection to the program's port may take before the engine is told "not yet".
+/// How long a connection to the program's port may take before the engine receives "not yet".
 const CONNECT_TIMEOUT_MS: i32 = 1_000;
 
 /// Runs the plan's program to its end. Never returns.

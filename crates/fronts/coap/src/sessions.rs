@@ -32,7 +32,7 @@ use super::server::{Config, Server};
 /// Serves the sessions of another program until `stop` becomes true. `socket` must be non-blocking
 /// and of the type `SOCK_SEQPACKET`, which preserves message boundaries and reports when the other
 /// side has closed; that is an error. `check` decides which client certificates are accepted.
-/// Without it, none is.
+/// Without `check`, no client certificate is accepted.
 pub async fn serve_sessions<I: Invoker>(
     socket: OwnedFd,
     invoker: I,
