@@ -191,7 +191,7 @@ async fn limits(backend: &ProcessBackend) {
     cpu.limits.cpu_millis = Some(200);
     let began = std::time::Instant::now();
     let started = backend.start(cpu).await.unwrap();
-    // This sleep is the measurement. On a busy machine, it takes longer.
+    // Measured: the processor time of this pause, which takes longer on a busy machine.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let usage = started.control.usage().unwrap();
     let passed = began.elapsed();
@@ -718,7 +718,7 @@ async fn paused(backend: &ProcessBackend) {
     assert!(control.set_paused(true));
     let before = burnt();
     // A kernel that counts ticks may add one tick of 10 ms that had begun before the pause.
-    // This sleep is the measurement: it shows the processor time that the instance uses meanwhile.
+    // Measured: the processor time that the instance uses during this pause.
     tokio::time::sleep(Duration::from_millis(400)).await;
     let during = burnt() - before;
     assert!(during < 20_000_000, "{during} ns while paused");
