@@ -4,7 +4,7 @@ use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use mote_core::Fault;
 use mote_core::invocation::put_header;
-use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
+use mote_spec::hop_by_hop::{Named, is_hop_by_hop};
 
 /// The fault for a server whose answer is invalid.
 pub(crate) fn bad(what: &str, error: &dyn std::fmt::Display) -> Fault {
@@ -15,10 +15,10 @@ pub(crate) fn bad(what: &str, error: &dyn std::fmt::Display) -> Fault {
 /// `Connection` field names are left out, because they were meant for the node.
 pub(crate) fn block_of(fields: &HeaderMap) -> Vec<u8> {
     let mut block = Vec::new();
-    let connection = || fields.get_all("connection").iter().map(HeaderValue::as_bytes);
+    let named = Named::of(fields.get_all("connection").iter().map(HeaderValue::as_bytes));
     for (name, value) in fields {
         let name = name.as_str().as_bytes();
-        if !is_framing(name) && !is_named(connection(), name) {
+        if !is_framing(name) && !named.contains(name) {
             put_header(&mut block, name, value.as_bytes());
         }
     }

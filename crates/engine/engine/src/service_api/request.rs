@@ -10,7 +10,7 @@ use mote_core::publish::Message;
 use mote_core::services::{Asked, CALL_BODY_BYTES_MAX, Call, NOTICE_BODY_BYTES_MAX, Notice};
 use mote_core::state::{Condition, Operation};
 use mote_spec::fields::is_set_by_node;
-use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
+use mote_spec::hop_by_hop::{Named, is_hop_by_hop};
 use mote_spec::mqtt::Connection;
 
 /// The content type that `curl -d` gives to every body. It says nothing about the body, so it does
@@ -180,10 +180,10 @@ fn call(parts: &Parts<'_>, rest: &str, body: Bytes, caller: Caller) -> Result<As
         (key, owned(field("mote-order-key")?), wait("mote-after")?)
     };
     let mut block = Vec::new();
-    let connection = || parts.headers.get_all("connection").iter().map(HeaderValue::as_bytes);
+    let named = Named::of(parts.headers.get_all("connection").iter().map(HeaderValue::as_bytes));
     for (name, value) in parts.headers {
         let bytes = name.as_str().as_bytes();
-        let of_connection = is_hop_by_hop(bytes) || is_named(connection(), bytes);
+        let of_connection = is_hop_by_hop(bytes) || named.contains(bytes);
         let is_own =
             OWN_FIELDS.contains(&name.as_str()) || (!waits && name.as_str() == "idempotency-key");
         if !of_connection && !is_own && !is_set_by_node(bytes) {

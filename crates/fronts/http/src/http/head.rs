@@ -8,7 +8,7 @@
 
 use mote_core::invocation::{Head, HeadBuilder};
 use mote_spec::fields::is_set_by_node;
-use mote_spec::hop_by_hop::{connection_options, is_hop_by_hop, is_of_message};
+use mote_spec::hop_by_hop::{Named, connection_options, is_hop_by_hop};
 
 use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::refusal::{Refusal, shown};
@@ -234,7 +234,7 @@ struct Fields<'a> {
     /// `Connection` names `upgrade`.
     connection_upgrade: bool,
     /// Other fields that `Connection` names.
-    named: Vec<&'a [u8]>,
+    named: Named<'a>,
     /// Whether any name contains a `_`.
     underscored: bool,
 }
@@ -253,7 +253,7 @@ impl<'a> Fields<'a> {
             upgrade: false,
             websocket: false,
             connection_upgrade: false,
-            named: Vec::new(),
+            named: Named::default(),
             underscored: false,
         }
     }
@@ -342,11 +342,8 @@ impl<'a> Fields<'a> {
                 self.keep_alive = true;
             } else if option.eq_ignore_ascii_case(b"upgrade") {
                 self.connection_upgrade = true;
-            } else if !is_hop_by_hop(option) && !is_of_message(option) {
-                if self.named.len() == FIELDS_MAX {
-                    return Err(fields_too_long());
-                }
-                self.named.push(option);
+            } else if !self.named.add(option) {
+                return Err(fields_too_long());
             }
         }
         Ok(())
@@ -390,9 +387,7 @@ impl<'a> Fields<'a> {
         let wants_websocket = self.websocket && self.connection_upgrade && !http10;
         let mut head = self.builder.finish();
         if !self.named.is_empty() {
-            let is_named =
-                |name: &[u8]| self.named.iter().any(|one| one.eq_ignore_ascii_case(name));
-            head.retain_headers(|name| !is_named(name));
+            head.retain_headers(|name| !self.named.contains(name));
         }
         Ok(RequestHead {
             wants_websocket: wants_websocket && framing == Framing::None && head.method() == b"GET",

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use mote_core::base64;
 use mote_spec::FunctionName;
-use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
+use mote_spec::hop_by_hop::{Named, is_hop_by_hop};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -384,16 +384,14 @@ impl Request {
         };
         let mut forward = format!("{method} {path} {version}\r\n");
         let all = || fields.split("\r\n").filter_map(|field| Some((field, field.split_once(':')?)));
-        let connection = || {
-            let named = all().filter(|(_, (name, _))| name.eq_ignore_ascii_case("connection"));
-            named.map(|(_, (_, value))| value.as_bytes())
-        };
+        let connection = all().filter(|(_, (name, _))| name.eq_ignore_ascii_case("connection"));
+        let named = Named::of(connection.map(|(_, (_, value))| value.as_bytes()));
         for (field, (name, _)) in all() {
             // The body is passed on unchanged, so the field that describes its framing stays.
             let is_framing = name.eq_ignore_ascii_case("transfer-encoding");
             let of_proxy = name.eq_ignore_ascii_case("proxy-authorization")
                 || is_hop_by_hop(name.as_bytes())
-                || is_named(connection(), name.as_bytes());
+                || named.contains(name.as_bytes());
             if is_framing || !of_proxy {
                 let _ = write!(forward, "{field}\r\n");
             }

@@ -23,7 +23,7 @@ use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{InstanceStatus, PoolStatus, Revision};
 use mote_process::clock;
 use mote_spec::ScaleOverride;
-use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
+use mote_spec::hop_by_hop::{Named, is_hop_by_hop};
 use serde::Deserialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
@@ -384,14 +384,14 @@ impl futures_util::Stream for Chunks {
 
 /// The fields of a management request that its function receives.
 fn passed_on(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
-    let connection = || fields.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
+    let named = Named::of(fields.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
     let all = fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
     all.filter(move |(name, _)| {
         // The token is meant for the node and not for the function. Programs receive fields as
         // variables, and would take `proxy` for their own HTTP_PROXY.
         let of_node = (name.starts_with(b"mote-") && !mote_core::accept::is_wish(name))
             || matches!(*name, b"authorization" | b"expect" | b"proxy");
-        !of_node && !is_hop_by_hop(name) && !is_named(connection(), name)
+        !of_node && !is_hop_by_hop(name) && !named.contains(name)
     })
 }
 

@@ -17,7 +17,7 @@ use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, HeadBuilder, Reply, headers};
 use mote_core::shares::Share;
 use mote_spec::fields::is_set_by_node;
-use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
+use mote_spec::hop_by_hop::{Named, is_hop_by_hop};
 use tokio::time::Sleep;
 
 /// How many bytes of a refused body are read at most, and for how long.
@@ -38,12 +38,11 @@ fn is_left_out(name: &str) -> bool {
 pub fn head(method: &str, target: &str, fields: &HeaderMap, instead: &[(&str, &str)]) -> Head {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let mut head = Head::builder(method.as_bytes(), path.as_bytes(), query.as_bytes());
-    let connection = || fields.get_all("connection").iter().map(HeaderValue::as_bytes);
+    let named = Named::of(fields.get_all("connection").iter().map(HeaderValue::as_bytes));
     for (name, value) in fields {
         let replaced = instead.iter().any(|(other, _)| *other == name.as_str());
         let bytes = name.as_str().as_bytes();
-        let stays =
-            !is_left_out(name.as_str()) && !is_set_by_node(bytes) && !is_named(connection(), bytes);
+        let stays = !is_left_out(name.as_str()) && !is_set_by_node(bytes) && !named.contains(bytes);
         if stays && !replaced {
             head.header(name.as_str().as_bytes(), value.as_bytes());
         }
