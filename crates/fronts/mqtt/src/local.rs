@@ -72,7 +72,7 @@ struct Ports {
     own: u16,
     /// The port of the TLS listener, if there is one.
     tls: Option<u16>,
-    /// Whether the broker was told about namespaces, which then divide the space for retained
+    /// Whether the broker has received the namespaces, which then divide the space for retained
     /// messages.
     divides_kept: bool,
 }

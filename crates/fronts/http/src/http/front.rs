@@ -184,7 +184,7 @@ impl Stopper {
         self.0.notify.notify_waiters();
     }
 
-    /// Resolves `grace` after the node was told to stop. Requests that have not completely arrived
+    /// Resolves `grace` after the node begins to stop. Requests that have not completely arrived
     /// by then are given up.
     pub(crate) async fn given_up(&self, grace: Duration) {
         self.stopped().await;
