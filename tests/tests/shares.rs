@@ -357,7 +357,10 @@ fn connections_of_one_user_from_many_addresses_keep_no_device_out() {
         read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     };
     far.run(|| {
-        wait_for("the users", || open(far.far, "first", "greedy"));
+        // The broker may have read its users between the two additions.
+        wait_for("the users", || {
+            open(far.far, "first", "greedy").and(open(far.far, "second", "device"))
+        });
         let mut device = open(addresses[700], "device", "device").expect("accepted");
         let mut held: Vec<_> = (0..1_200)
             .filter_map(|at| open(addresses[at % 5], &format!("g{at}"), "greedy"))
