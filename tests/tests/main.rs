@@ -49,6 +49,7 @@ mod installation;
 mod invocations;
 mod jwt;
 mod kv;
+mod logs;
 mod management;
 mod management_tls;
 mod memory_under_attack;

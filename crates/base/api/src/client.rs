@@ -129,6 +129,10 @@ pub struct LogQuery {
     pub tail: Option<u64>,
     /// Only the lines of this invocation.
     pub invocation: Option<String>,
+    /// Only lines whose message contains this text.
+    pub grep: Option<String>,
+    /// Only lines of at least this level: `debug`, `info`, `warn` or `error`.
+    pub level: Option<String>,
 }
 
 /// The options of a deploy.
@@ -440,6 +444,12 @@ impl Client {
         }
         if let Some(invocation) = &query.invocation {
             pairs.push(format!("invocation={}", encode(invocation)));
+        }
+        if let Some(text) = &query.grep {
+            pairs.push(format!("grep={}", encode(text)));
+        }
+        if let Some(level) = &query.level {
+            pairs.push(format!("level={}", encode(level)));
         }
         let path = format!("{}/logs?{}", function_path(name), pairs.join("&"));
         let request = built(self.request(Method::GET, &path)?.body(Full::default()))?;

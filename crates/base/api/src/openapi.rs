@@ -317,8 +317,10 @@ fn scale() {}
         ("name" = String, Path, description = "name of the function"),
         ("follow" = Option<bool>, Query, description = "keep the stream open for new lines"),
         ("since" = Option<String>, Query, description = "only lines younger than this: RFC 3339 time, or a duration such as 10m"),
-        ("tail" = Option<u64>, Query, description = "only the last lines, counted after the other filters"),
+        ("tail" = Option<u64>, Query, description = "only the last lines, counted after the other filters; 1,000 without since"),
         ("invocation" = Option<String>, Query, description = "only lines of this invocation"),
+        ("grep" = Option<String>, Query, description = "only lines whose message contains this text"),
+        ("level" = Option<String>, Query, description = "only lines of at least this level: debug, info, warn or error"),
     ),
     responses(
         (status = 200, body = LogLine, content_type = "application/jsonl"),

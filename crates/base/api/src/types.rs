@@ -656,6 +656,15 @@ pub struct LogLine {
     pub invocation: Option<String>,
     /// Where it came from.
     pub stream: LogStream,
+    /// Its position in the function's log since the node started, counted from 1; 0 for a line that
+    /// is not in the log, for instance about lines that were skipped.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sequence: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Result of one check.
@@ -776,6 +785,7 @@ mod tests {
             instance: None,
             invocation: None,
             stream: LogStream::Stdout,
+            sequence: 0,
         };
         let text = r#"{"time":"1970-01-01T00:00:00.000Z","level":"info","message":"hi","function":"hello","revision":1,"stream":"stdout"}"#;
         assert_eq!(serde_json::to_string(&line).unwrap(), text);

@@ -36,7 +36,7 @@ pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     number.checked_mul(factor).ok_or(QuantityError::TooLarge)
 }
 
-/// Reads a duration such as `100ms`, `10s`, `5m` or `1h` and returns milliseconds. Accepts only
+/// Reads a duration such as `100ms`, `10s`, `5m`, `1h` or `14d` and returns milliseconds. Accepts only
 /// whole numbers.
 pub fn parse_duration_ms(text: &str) -> Result<u64, QuantityError> {
     let (number, unit) = split(text)?;
@@ -45,6 +45,7 @@ pub fn parse_duration_ms(text: &str) -> Result<u64, QuantityError> {
         "s" => 1000,
         "m" => 60_000,
         "h" => 3_600_000,
+        "d" => 86_400_000,
         _ => return Err(QuantityError::Malformed),
     };
     number.checked_mul(factor).ok_or(QuantityError::TooLarge)

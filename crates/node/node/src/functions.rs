@@ -17,6 +17,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::store_work::{blocking, store_problem};
 use super::{Node, schedules, turns};
+use crate::logs::REMOVED;
 
 /// The live revision of `name`, or 404 with similar names.
 pub(crate) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Problem> {
@@ -53,6 +54,7 @@ pub(crate) async fn remove_in_turn(node: &Node, revision: &Revision) -> Result<(
             Problem::new(500, "M0599", "the node could not remove the function; see its log")
         })?
         .map_err(|error| store_problem(&error))?;
+    node.data_path.engine.log(&revision.spec.name).platform(LogLevel::Info, 0, 0, REMOVED);
     node.data_path.engine.remove(name);
     node.deployed.ports.close(&revision.spec.name);
     node.deployed.notices.end(&revision.spec.name);
@@ -122,7 +124,7 @@ fn lost(lines: u64) -> EngineLine {
     }
 }
 
-fn log_line(function: &str, line: &EngineLine) -> LogLine {
+pub(crate) fn log_line(function: &str, line: &EngineLine) -> LogLine {
     LogLine {
         time: Timestamp::from_unix_us(line.unix_us),
         level: match line.level {
@@ -143,5 +145,6 @@ fn log_line(function: &str, line: &EngineLine) -> LogLine {
             LogSource::Log => LogStream::Log,
             LogSource::Platform => LogStream::Platform,
         },
+        sequence: line.sequence,
     }
 }

@@ -46,6 +46,7 @@ mod https;
 mod interpreters;
 mod keys;
 mod listeners;
+mod logs;
 mod mqtt;
 mod namespaces;
 mod nats;

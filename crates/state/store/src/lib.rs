@@ -31,6 +31,7 @@ pub mod error;
 mod files;
 mod ignore;
 mod keys;
+pub mod log_files;
 mod marks;
 pub mod own;
 pub mod pack;

@@ -387,6 +387,9 @@ pub(super) struct Logs {
     /// Only lines that contain this text
     #[arg(long, value_name = "TEXT")]
     pub(super) grep: Option<String>,
+    /// Only lines of at least this level
+    #[arg(long, value_name = "LEVEL", value_parser = ["debug", "info", "warn", "error"])]
+    pub(super) level: Option<String>,
     /// Only lines of one invocation
     #[arg(long, value_name = "ID")]
     pub(super) invocation: Option<String>,

@@ -25,10 +25,12 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
     let query = LogQuery {
         follow: args.follow,
         since: args.since.clone(),
-        // Without --follow, --tail counts the lines of all functions together, after --grep has been
-        // applied. The node cannot do that.
-        tail: args.tail.filter(|_| args.follow),
+        // Without --follow, --tail counts the lines of all functions together. They are among the last
+        // ones of each function.
+        tail: args.tail,
         invocation: args.invocation.clone(),
+        grep: args.grep.clone(),
+        level: args.level.clone(),
     };
     let names = if args.names.is_empty() {
         let list = client.functions().await?;
@@ -36,17 +38,13 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
     } else {
         args.names.clone()
     };
-    let wanted =
-        |line: &LogLine| args.grep.as_ref().is_none_or(|text| line.message.contains(text.as_str()));
     if !args.follow {
         // The lines of all functions are merged in the order of their times.
         let mut lines = Vec::new();
         for name in &names {
             let mut stream = client.logs(name, &query).await?;
             while let Some(line) = stream.next().await? {
-                if wanted(&line) {
-                    lines.push(line);
-                }
+                lines.push(line);
             }
         }
         lines.sort_by_key(|line| line.time);
@@ -69,10 +67,7 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
     }
     drop(sender);
     while let Some(line) = receiver.recv().await {
-        let line = line?;
-        if wanted(&line) {
-            print(&line, output)?;
-        }
+        print(&line?, output)?;
     }
     Ok(())
 }

@@ -327,6 +327,8 @@ struct LogsQuery {
     since: Option<String>,
     tail: Option<u64>,
     invocation: Option<String>,
+    grep: Option<String>,
+    level: Option<String>,
 }
 
 /// Returns the log lines of all cells: first the existing lines by time, then new lines as they
@@ -337,8 +339,8 @@ async fn logs(
     Query(query): Query<LogsQuery>,
 ) -> Result<Response, Refused> {
     known(&controller, &name)?;
-    let LogsQuery { follow, since, tail, invocation } = query;
-    let held_query = LogQuery { follow: false, since, tail, invocation: invocation.clone() };
+    let LogsQuery { follow, since, tail, invocation, grep, level } = query;
+    let held_query = LogQuery { follow: false, since, tail, invocation, grep, level };
     let started = Instant::now();
     let answers = controller
         .ask(|cell| {
@@ -372,7 +374,7 @@ async fn logs(
     }
     // This also covers lines that were written while the existing lines were being read.
     let since = format!("{}ms", started.elapsed().as_millis() + 1);
-    let query = LogQuery { follow: true, since: Some(since), tail: None, invocation };
+    let query = LogQuery { follow: true, since: Some(since), tail: None, ..held_query };
     let answers = controller
         .ask(|cell| {
             let name = name.clone();

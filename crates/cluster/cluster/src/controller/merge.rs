@@ -45,6 +45,7 @@ pub(super) fn silent(cell: &str, function: &str) -> LogLine {
         instance: None,
         invocation: None,
         stream: LogStream::Platform,
+        sequence: 0,
     }
 }
 

@@ -302,7 +302,11 @@ impl Engine {
 
     /// The log of a function, which is created on first use.
     pub fn log(&self, name: &FunctionName) -> Arc<FunctionLog> {
-        self.logs.lock().entry(name.clone()).or_default().clone()
+        let new = || {
+            let sink = self.shared.config.log_sink.clone();
+            Arc::new(FunctionLog::new(name.clone(), sink))
+        };
+        self.logs.lock().entry(name.clone()).or_insert_with(new).clone()
     }
 
     pub fn metrics(&self) -> &Metrics {

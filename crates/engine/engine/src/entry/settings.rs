@@ -1,9 +1,13 @@
 //! The settings that a node passes to its engine.
 
+use std::sync::Arc;
+
 use mote_core::destination::ClosedNetworks;
 use mote_pool::budget::Budget;
 use mote_spec::Access;
 use mote_store::seal::Secrets;
+
+use crate::revision::logs::LogSink;
 
 /// Interpreters that were found on the host, with the arguments that start them inside a sandbox.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +39,8 @@ pub struct Config {
     /// Who may call functions whose manifest does not say who may; not [`Access::Unset`].
     pub access_default: Access,
     pub secrets: Secrets,
+    /// Receives each line of the functions' logs; `None` keeps the lines only in memory.
+    pub log_sink: Option<Arc<dyn LogSink>>,
     /// Networks that stay closed even if `[allow] net` contains `*`.
     pub closed_networks: ClosedNetworks,
 }

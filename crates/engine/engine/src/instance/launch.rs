@@ -7,7 +7,7 @@ use mote_core::backend::{InstanceLimits, InstanceRequest, Launch};
 use mote_spec::FunctionSpec;
 use mote_spec::name::kept;
 use mote_spec::{Platform, Runtime, SERVER_PORT};
-use mote_store::seal::{SecretError, Secrets};
+use mote_store::seal::SecretError;
 
 use crate::revision::Revision;
 
@@ -84,7 +84,7 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
     let is_given = |key: &String| is_started_with_all || is_read_at_start(runtime, key);
     let mut own: Vec<(String, String)> = spec.env.clone().into_iter().collect();
     if spec.secret_env.keys().any(is_given) {
-        own.extend(secret_env(&revision.spec, &revision.shared.config.secrets)?);
+        own.extend(secret_env(revision)?);
     }
     own.retain(|(key, _)| is_given(key));
     let base = [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")];
@@ -115,7 +115,7 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
             env.push(("NODE_PATH".into(), format!("{PACKAGES_DIR}/node_modules")));
         }
     }
-    let files = secret_files(&revision.spec, &revision.shared.config.secrets)?;
+    let files = secret_files(revision)?;
     let mut links = vec![(CODE_LINK.into(), CODE_DIR.into())];
     if spec.compat == Some(Platform::Fission) {
         links.push((FISSION_CODE_LINK.into(), CODE_DIR.into()));
@@ -177,25 +177,21 @@ pub(crate) fn program(spec: &FunctionSpec) -> Vec<String> {
 }
 
 /// The secrets of a function as files, with their current values.
-fn secret_files(
-    spec: &FunctionSpec,
-    secrets: &Secrets,
-) -> Result<Vec<(PathBuf, String)>, LaunchError> {
-    let file =
-        |name: &String| Ok((Path::new(SECRETS_DIR).join(name), secret(spec, secrets, name)?));
-    spec.secrets.iter().map(file).collect()
+fn secret_files(revision: &Revision) -> Result<Vec<(PathBuf, String)>, LaunchError> {
+    let file = |name: &String| Ok((Path::new(SECRETS_DIR).join(name), secret(revision, name)?));
+    revision.spec.secrets.iter().map(file).collect()
 }
 
 /// The variables of a function that are secrets, with their current values.
-pub(crate) fn secret_env(
-    spec: &FunctionSpec,
-    secrets: &Secrets,
-) -> Result<Vec<(String, String)>, LaunchError> {
-    let variables = spec.secret_env.iter();
-    variables.map(|(key, name)| Ok((key.clone(), secret(spec, secrets, name)?))).collect()
+pub(crate) fn secret_env(revision: &Revision) -> Result<Vec<(String, String)>, LaunchError> {
+    let variables = revision.spec.secret_env.iter();
+    variables.map(|(key, name)| Ok((key.clone(), secret(revision, name)?))).collect()
 }
 
-fn secret(spec: &FunctionSpec, secrets: &Secrets, name: &str) -> Result<String, LaunchError> {
-    let kept = kept(name, spec.name.namespace());
-    Ok(secrets.get(&kept)?.to_string())
+/// The value of a secret. From here on, the function's log masks it.
+fn secret(revision: &Revision, name: &str) -> Result<String, LaunchError> {
+    let kept = kept(name, revision.spec.name.namespace());
+    let value = revision.shared.config.secrets.get(&kept)?;
+    revision.log.mask(&value);
+    Ok(value.to_string())
 }

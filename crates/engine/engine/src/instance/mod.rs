@@ -278,7 +278,7 @@ async fn handshake(
         return Err(StartFailure::Protocol(format!("expected HELLO of version {}", wire::VERSION)));
     }
     let mut env = spec.env.clone();
-    env.extend(secret_env(&revision.spec, &revision.shared.config.secrets)?);
+    env.extend(secret_env(revision)?);
     env.insert("MOTE_FUNCTION".into(), spec.name.to_string());
     env.extend(services_door::variable(spec, instance));
     let load = Load {

@@ -1,16 +1,18 @@
 //! The output of functions, and the platform's messages about them, in a bounded ring per function
 //! in memory.
 //!
-//! Nothing is written to disk, because SD cards wear out. A full ring drops its oldest lines. A
-//! follower that is too slow misses lines, and receives the number of missed lines.
+//! A full ring drops its oldest lines. A follower that is too slow misses lines, and receives the
+//! number of missed lines. A [`LogSink`] may keep the lines for longer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mote_core::InvocationId;
+use mote_spec::FunctionName;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
+use super::masks::Masks;
 use mote_process::clock::unix_us;
 
 /// The maximum number of lines kept per function.
@@ -85,11 +87,19 @@ impl Stopped {
     }
 }
 
+/// Receives the lines of all functions.
+pub trait LogSink: Send + Sync + std::fmt::Debug {
+    /// Takes a line. Must not block, because the data path calls it.
+    fn take(&self, function: &FunctionName, line: &Arc<LogLine>);
+}
+
 /// The log of one function, across its revisions. For a function without output, it takes a few
 /// bytes.
-#[derive(Default)]
 pub struct FunctionLog {
+    function: FunctionName,
     ring: Mutex<Ring>,
+    masks: Masks,
+    sink: Option<Arc<dyn LogSink>>,
 }
 
 #[derive(Default)]
@@ -112,7 +122,21 @@ fn cut(text: &str) -> &str {
 }
 
 impl FunctionLog {
-    /// Appends one line. Never waits for followers.
+    pub fn new(function: FunctionName, sink: Option<Arc<dyn LogSink>>) -> Self {
+        Self { function, ring: Default::default(), masks: Default::default(), sink }
+    }
+
+    /// Replaces a secret by `***` in all lines from now on.
+    pub(crate) fn mask(&self, value: &str) {
+        self.masks.add(value);
+    }
+
+    /// The text as it may be shown: without secrets, and not longer than a line.
+    pub(crate) fn masked(&self, text: &str) -> String {
+        self.masks.masked(cut(text)).into_owned()
+    }
+
+    /// Appends one line. Never waits for followers or the sink.
     pub fn push(
         &self,
         level: LogLevel,
@@ -122,6 +146,7 @@ impl FunctionLog {
         invocation: Option<InvocationId>,
         text: &str,
     ) {
+        let text = self.masked(text);
         let mut ring = self.ring.lock();
         ring.sequence += 1;
         let line = Arc::new(LogLine {
@@ -132,8 +157,11 @@ impl FunctionLog {
             revision,
             instance,
             invocation,
-            text: cut(text).to_owned(),
+            text,
         });
+        if let Some(sink) = &self.sink {
+            sink.take(&self.function, &line);
+        }
         ring.bytes += line.text.len();
         ring.lines.push_back(line.clone());
         while ring.lines.len() > LINES_MAX || ring.bytes > BYTES_MAX {
@@ -150,6 +178,7 @@ impl FunctionLog {
 
     /// Records why an instance has ended.
     pub(crate) fn stopped(&self, stopped: Stopped) {
+        let stopped = Stopped { text: self.masked(&stopped.text), ..stopped };
         let mut ring = self.ring.lock();
         ring.stops.push_back(stopped);
         while ring.stops.len() > STOPS_MAX {
@@ -189,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_ring_is_bounded_in_lines_and_bytes() {
-        let log = FunctionLog::default();
+        let log = FunctionLog::new(FunctionName::new("f").unwrap(), None);
         for _ in 0..LINES_MAX + 10 {
             log.platform(LogLevel::Info, 1, 0, "x");
         }

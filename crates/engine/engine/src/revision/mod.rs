@@ -2,6 +2,7 @@
 
 pub mod logs;
 pub(crate) mod manual;
+mod masks;
 pub(crate) mod pool;
 pub(crate) mod reconciler;
 pub(crate) mod shared;
@@ -300,7 +301,7 @@ impl Revision {
                 code: fault.answer().code,
                 message: match fault {
                     Fault::HandlerError { message } | Fault::StartFailed { message } => {
-                        message.clone()
+                        self.log.masked(message)
                     }
                     other => other.public_text(self.spec.name.as_str()),
                 },

@@ -237,6 +237,7 @@ impl Bench {
         let config = Config {
             access_default: mote_spec::Access::Public,
             closed_networks: Default::default(),
+            log_sink: None,
             secrets: mote_store::seal::Secrets::new(mote_store::seal::Keys::random()),
             instances_max_default: 1,
             busy_poll: true,

@@ -1,7 +1,8 @@
-//! The route for the log lines of one function, one JSON object per line. If the client asks for
-//! it, new lines follow.
+//! The route for the log lines of one function, one JSON object per line: first those on disk, then
+//! those in memory, and if the client asks for it, new lines as they come.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
@@ -9,22 +10,59 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::ready;
+use futures_util::stream::BoxStream;
 use mote_api::types::LogLine;
 use mote_api::{Problem, Timestamp};
 use mote_process::clock;
 use serde::Deserialize;
+use tokio::sync::Semaphore;
 
 use super::refused::Refused;
 use crate::Node;
 use crate::functions::{find, log_lines};
+use crate::logs::Logs;
+use crate::logs::read::{LEVELS, Search, Wanted};
+use crate::store_work::blocking;
+
+/// The number of lines without `tail` and `since`.
+const TAIL_DEFAULT: usize = 1_000;
+/// How many searches may read the disk at once.
+const SEARCHES: usize = 2;
+/// How long a search waits for the newest lines to be written.
+const FLUSH_WAIT: Duration = Duration::from_secs(1);
+
+static SEARCHING: Semaphore = Semaphore::const_new(SEARCHES);
 
 #[derive(Deserialize)]
 pub(super) struct LogQuery {
     #[serde(default)]
     follow: bool,
     since: Option<String>,
-    tail: Option<u64>,
+    tail: Option<usize>,
     invocation: Option<String>,
+    grep: Option<String>,
+    level: Option<String>,
+}
+
+impl LogQuery {
+    fn wanted(&self) -> Result<Wanted, Problem> {
+        let level = self.level.as_deref().unwrap_or(LEVELS[0]);
+        let no_such_level = || {
+            let text = "level: debug, info, warn or error";
+            Problem::new(400, "M1403", text).with_field("level")
+        };
+        Ok(Wanted {
+            since_ms: self.since.as_deref().map_or(Ok(0), since)?,
+            invocation: self.invocation.clone(),
+            text: self.grep.clone(),
+            level: LEVELS.iter().position(|known| *known == level).ok_or_else(no_such_level)?,
+        })
+    }
+
+    fn tail(&self) -> usize {
+        let default = if self.since.is_some() { usize::MAX } else { TAIL_DEFAULT };
+        self.tail.unwrap_or(default)
+    }
 }
 
 pub(super) async fn read(
@@ -32,39 +70,74 @@ pub(super) async fn read(
     Path(name): Path<String>,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Refused> {
-    let log = match find(&node.data_path.engine, &name) {
-        Ok(revision) => revision.log.clone(),
+    let wanted = query.wanted()?;
+    let (log, unknown) = match find(&node.data_path.engine, &name) {
+        Ok(revision) => (Some(revision.log.clone()), None),
         // The function may never have been live. Then the log of its failed deploy may still be
         // there.
-        Err(unknown) => node.deploys.failed_logs.of(&name).ok_or(unknown)?,
+        Err(unknown) => (node.deploys.failed_logs.of(&name), Some(unknown)),
     };
-    let since_ms = match &query.since {
-        Some(text) => since(text)?,
-        None => 0,
+    let (mut lines, following) = match &log {
+        Some(log) => log_lines(&name, log, query.follow),
+        None => (Vec::new(), futures_util::stream::empty().boxed()),
     };
-    let wanted = {
-        let invocation = query.invocation.clone();
-        move |line: &LogLine| {
-            line.time.unix_ms() >= since_ms
-                && invocation.as_ref().is_none_or(|id| line.invocation.as_ref() == Some(id))
-        }
-    };
-    let (mut lines, following) = log_lines(&name, &log, query.follow);
+    let is_in_memory = log.is_some();
     // A follower must not hold the log, so that the stream ends when the function is removed.
     drop(log);
-    lines.retain(|line| wanted(line));
-    if let Some(tail) = query.tail {
-        let skip = lines.len().saturating_sub(usize::try_from(tail).unwrap_or(usize::MAX));
-        lines.drain(..skip);
-    }
-    let first: Bytes = lines.iter().map(json).collect::<String>().into();
-    let following = following
-        .filter(move |line| ready(wanted(line)))
-        .map(|line| Ok::<_, std::convert::Infallible>(Bytes::from(json(&line))));
-    let first = futures_util::stream::iter((!first.is_empty()).then_some(Ok(first)));
-    let stream = first.chain(following);
+    let before = lines.first().map(|line| (line.time, line.sequence));
+    lines.retain(|line| wanted.is(line));
+    let tail = query.tail();
+    lines.drain(..lines.len().saturating_sub(tail));
+    let on_disk = match &node.opened.logs {
+        Some(logs) => {
+            let tail = if tail == usize::MAX { tail } else { tail - lines.len() };
+            let search = Search { function: name, wanted: wanted.clone(), tail, before };
+            from_disk(logs, search, unknown.filter(|_| !is_in_memory)).await?
+        }
+        None => match unknown.filter(|_| !is_in_memory) {
+            Some(unknown) => return Err(unknown.into()),
+            None => futures_util::stream::empty().boxed(),
+        },
+    };
+    let memory: Bytes = lines.iter().map(json).collect::<String>().into();
+    let memory = futures_util::stream::iter((!memory.is_empty()).then_some(memory));
+    let following =
+        following.filter(move |line| ready(wanted.is(line))).map(|line| Bytes::from(json(&line)));
+    let stream = on_disk.chain(memory).chain(following).map(Ok::<_, std::convert::Infallible>);
     let headers = [("content-type", "application/jsonl")];
     Ok((headers, Body::from_stream(stream)).into_response())
+}
+
+/// The lines that only the disk has. Fails with `unknown` if the disk has none of this function.
+async fn from_disk(
+    logs: &Logs,
+    search: Search,
+    unknown: Option<Problem>,
+) -> Result<BoxStream<'static, Bytes>, Problem> {
+    let failed = |error: std::io::Error| {
+        tracing::warn!(%error, "the functions' logs cannot be read");
+        Problem::new(500, "M0599", "the node could not read its logs; see its own log")
+    };
+    let panicked = |_| Problem::new(500, "M0599", "the node could not read its logs");
+    let Ok(permit) = SEARCHING.acquire().await else {
+        return Ok(futures_util::stream::empty().boxed());
+    };
+    let logs = logs.clone();
+    let found = blocking(move || {
+        logs.flush(FLUSH_WAIT);
+        logs.find(search)
+    });
+    let found = found.await.map_err(panicked)?.map_err(failed)?;
+    if let Some(unknown) = unknown.filter(|_| !found.has_lines) {
+        return Err(unknown);
+    }
+    // The permit is given back between two pieces, because a client may read slowly.
+    drop(permit);
+    let pieces = futures_util::stream::unfold(found, |mut found| async move {
+        let _permit = SEARCHING.acquire().await.ok()?;
+        blocking(move || found.next().map(|piece| (piece, found))).await.ok()?
+    });
+    Ok(pieces.boxed())
 }
 
 /// Reads a time, or a duration before now, as milliseconds since 1970.

@@ -16,6 +16,7 @@ use mote_http::http::Proxies;
 use mote_platforms::compat::Reach;
 use mote_spec::quantity::parse_size;
 use mote_spec::{Access, MEMORY_BYTES_MIN};
+use mote_store::log_files::LogLimits;
 use mote_store::seal::KeySource;
 
 pub use function_ports::FunctionPorts;
@@ -44,6 +45,8 @@ pub struct Config {
     pub proxies: Option<Arc<Proxies>>,
     /// The destination and the format of the HTTP fronts' access log; `None` writes no log.
     pub access_log: Option<(Destination, Format)>,
+    /// The limits of the functions' logs on disk; `None` keeps lines only in memory.
+    pub logs: Option<LogLimits>,
     /// Address of the CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
     /// Address of the CoAP front over TCP; `None` switches it off.

@@ -15,6 +15,7 @@ use super::open::{Opened, STATE_FILE};
 use super::thread::runtime_on_thread;
 use crate::config::Config;
 use crate::fronts::limits::data_threads;
+use crate::logs::Logs;
 use crate::{interpreters, nats};
 
 /// One part in this many of the memory budget is for prewarmed interpreters, unless the
@@ -69,6 +70,7 @@ pub(super) fn begin(config: &Config, opened: &Opened, secrets: Secrets) -> Resul
         access_default: config.access,
         closed_networks: config.closed_networks.clone(),
         secrets,
+        log_sink: opened.logs.as_ref().map(Logs::sink),
     };
     let mut further = Vec::new();
     for _ in 1..data_threads(config.threads, cores) {

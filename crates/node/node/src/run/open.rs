@@ -10,6 +10,7 @@ use mote_store::{LostFile, Store};
 use tokio::runtime::Handle;
 
 use crate::config::Config;
+use crate::logs::Logs;
 use crate::unusable::unusable;
 use crate::{accepted, interpreters, secrets};
 
@@ -23,6 +24,8 @@ pub(crate) struct Opened {
     pub(crate) lost_files: Vec<LostFile>,
     pub(crate) interpreters: interpreters::Found,
     pub(crate) backend: Arc<ProcessBackend>,
+    /// The functions' logs on disk; `None` if they are only in memory.
+    pub(crate) logs: Option<Logs>,
 }
 
 /// Opens the store and meanwhile searches for interpreters. Returns the secrets separately, because
@@ -42,7 +45,8 @@ pub(super) async fn open(
     sandbox.shims_dir = Some(shims_dir);
     sandbox.uid_base = config.uid_base;
     let backend = Arc::new(ProcessBackend::new(zygote, sandbox));
-    let opened = Opened { store: Arc::new(store), lost_files, interpreters: found, backend };
+    let logs = config.logs.map(|limits| Logs::start(&config.data, limits)).transpose()?;
+    let opened = Opened { store: Arc::new(store), lost_files, interpreters: found, backend, logs };
     Ok((opened, secrets))
 }
 

@@ -18,6 +18,9 @@ const BACKGROUND_GRACE: Duration = Duration::from_secs(12);
 /// How long brokers may take to acknowledge messages that were published before the node stopped.
 const PUBLISH_GRACE: Duration = Duration::from_secs(3);
 
+/// How long writing the last lines of functions to the disk may take.
+const LOGS_GRACE: Duration = Duration::from_secs(5);
+
 /// A step of the stop that takes longer than this is logged, and logged again each time this period
 /// passes.
 const SLOW_STOP: Duration = Duration::from_secs(2);
@@ -64,6 +67,10 @@ pub(super) async fn stop(node: &Node, fronts: &mut Fronts, apis: &mut Apis) {
     waiting_for(engine, "the stream of the journal", journals.flush()).await;
     let stopped = engine.stop(Duration::from_secs(3));
     waiting_for(engine, "instances to end", stopped).await;
+    if let Some(logs) = node.opened.logs.clone() {
+        let closed = tokio::task::spawn_blocking(move || logs.close(LOGS_GRACE));
+        let _ = waiting_for(engine, "the functions' logs", closed).await;
+    }
     let published = node.mqtt.publisher.stop(PUBLISH_GRACE);
     waiting_for(engine, "messages to MQTT brokers", published).await;
     if let Some(broker) = &node.mqtt.own_broker {

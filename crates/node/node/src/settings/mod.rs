@@ -21,6 +21,7 @@ mod cells;
 mod client_ca;
 mod function_ports;
 mod journal;
+mod logs;
 mod nats;
 mod platforms;
 mod proxies;
@@ -226,6 +227,7 @@ impl Loaded {
         let function_ports = check.function_ports();
         let proxies = check.proxies();
         let access_log = check.access_log();
+        let logs = check.logs();
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             check.fault("socket", &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"), None);
@@ -254,6 +256,7 @@ impl Loaded {
                 function_ports,
                 proxies,
                 access_log,
+                logs,
                 coap,
                 coap_tcp,
                 coap_dtls,

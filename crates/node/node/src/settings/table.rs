@@ -12,7 +12,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 53] = [
+pub const SETTINGS: [Setting; 56] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -97,6 +97,17 @@ pub const SETTINGS: [Setting; 53] = [
         key: "access_log_format",
         default: "`combined`",
         text: "The format of these lines: `common` or `combined`, as of other web servers, or `json`.",
+    },
+    Setting {
+        key: "log_size",
+        default: "`64MiB`",
+        text: "How much of the disk the lines of all functions' logs may take, from 16 MiB to 16 GiB. The oldest lines are removed. With `off`, lines are only in memory and end with the node. See [Logs](../guides/operating.md#logs-of-functions).",
+    },
+    Setting { key: "log_age", default: "`14d`", text: "How long these lines are kept." },
+    Setting {
+        key: "log_writes",
+        default: "`256MiB`",
+        text: "How much of these lines the node writes to the disk on one day (UTC), so that an SD card lasts. A function may use half of it, and the last fifth is for warnings, errors and messages of the node. Further lines are only in memory.",
     },
     Setting {
         key: "coap",

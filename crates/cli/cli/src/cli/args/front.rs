@@ -43,4 +43,13 @@ pub(in crate::cli) struct FrontFlags {
     /// The format of these lines: combined, common or json [default: combined]
     #[arg(long, value_name = "FORMAT")]
     pub(in crate::cli) access_log_format: Option<String>,
+    /// How much of the disk the functions' logs may take, or off [default: 64MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(in crate::cli) log_size: Option<String>,
+    /// How long the functions' logs are kept on disk [default: 14d]
+    #[arg(long, value_name = "TIME")]
+    pub(in crate::cli) log_age: Option<String>,
+    /// How much of them is written to the disk in a day [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(in crate::cli) log_writes: Option<String>,
 }

@@ -1,0 +1,67 @@
+//! The lines of all functions on disk, so that they survive a restart and a crash.
+//!
+//! [`queue`] takes lines from the data path, which never waits. A thread ([`writer`]) writes them to
+//! files of JSON lines every [`writer::PAUSE`]. [`read`] searches these files.
+
+mod queue;
+pub(crate) mod read;
+mod writer;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use mote_engine::revision::logs::LogSink;
+use mote_process::clock::unix_ms;
+use mote_store::log_files::{LogLimits, LogWriter};
+
+use queue::Queue;
+
+/// The folder in the data folder.
+const FOLDER: &str = "logs";
+/// The message of the platform with which the log of a removed function ends. Nobody sees lines
+/// before it, because a later function of this name may belong to somebody else.
+pub(crate) const REMOVED: &str = "removed";
+
+/// The files of lines, and the thread that writes them.
+#[derive(Debug, Clone)]
+pub(crate) struct Logs {
+    pub(super) dir: PathBuf,
+    pub(super) limits: LogLimits,
+    /// The number of the first file that this process writes. It has no lines in older files.
+    pub(super) own_from: u64,
+    queue: Arc<Queue>,
+}
+
+impl Logs {
+    /// Starts the thread that writes.
+    pub(crate) fn start(data: &std::path::Path, limits: LogLimits) -> Result<Self> {
+        let dir = data.join(FOLDER);
+        let wrong = || format!("cannot write the functions' logs to {}", dir.display());
+        let writer = LogWriter::open(&dir, limits, unix_ms()).with_context(wrong)?;
+        let own_from = writer.next_number();
+        let queue = Arc::new(Queue::default());
+        let of_thread = queue.clone();
+        std::thread::Builder::new()
+            .name("mote-logs".to_owned())
+            .spawn(move || writer::run(&of_thread, writer, limits.bytes_per_day))
+            .context("cannot start the thread that writes logs")?;
+        Ok(Self { dir, limits, own_from, queue })
+    }
+
+    /// What the engine gives its lines to.
+    pub(crate) fn sink(&self) -> Arc<dyn LogSink> {
+        self.queue.clone()
+    }
+
+    /// Waits until all lines so far are in the files, at most for `wait`. Blocks.
+    pub(crate) fn flush(&self, wait: Duration) {
+        self.queue.flush(wait);
+    }
+
+    /// Writes the last lines, and ends the thread. Blocks for at most `wait`.
+    pub(crate) fn close(&self, wait: Duration) {
+        self.queue.close(wait);
+    }
+}

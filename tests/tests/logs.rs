@@ -1,0 +1,222 @@
+//! The functions' logs on disk: they survive restarts and crashes, can be searched, and contain no
+//! secrets.
+
+use std::time::Duration;
+
+use mote_tests::{Node, wait_for};
+use serde_json::Value;
+
+const TALKS: &str = r#"
+import logging, sys
+
+def handle(event, ctx):
+    print("out " + event.text)
+    print("err " + event.text, file=sys.stderr)
+    logging.getLogger().warning("warned " + event.text)
+    if event.text == "raise":
+        raise ValueError("bad " + event.text)
+    return "ok"
+"#;
+
+/// The messages of the lines that `mote logs` prints with these arguments.
+fn messages(node: &Node, args: &[&str]) -> Vec<String> {
+    let mut all = vec!["logs", "-o", "jsonl"];
+    all.extend_from_slice(args);
+    let lines = node.ok(&all);
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    lines.map(|line| line["message"].as_str().expect("a message").to_owned()).collect()
+}
+
+fn has(messages: &[String], text: &str) -> bool {
+    messages.iter().any(|message| message == text)
+}
+
+#[test]
+fn lines_survive_a_crash_and_a_restart_and_can_be_searched() {
+    let node = Node::start();
+    node.deploy_ok("talks", &[("app.py", TALKS)]);
+    let first = node.post("/talks", b"one");
+    let id = first.header("mote-invocation").expect("an id").to_owned();
+    assert_eq!(node.post("/talks", b"raise").status, 500);
+    wait_for("the lines on disk", || {
+        has(&messages(&node, &["talks", "--grep", "bad raise"]), "ValueError: bad raise")
+            .then_some(())
+    });
+    let node = node.crash_and_restart();
+    assert_eq!(node.post("/talks", b"two").status, 200);
+    let all = messages(&node, &["talks"]);
+    for text in ["out one", "err one", "warned one", "warned raise", "out two"] {
+        assert_eq!(all.iter().filter(|line| *line == text).count(), 1, "{text}: {all:?}");
+    }
+    let one = all.iter().position(|line| line == "out one");
+    assert!(one < all.iter().position(|line| line == "out two"), "{all:?}");
+    let of_call = messages(&node, &["talks", "--invocation", &id]);
+    assert_eq!(of_call, ["out one", "err one", "warned one"], "{of_call:?}");
+    let warnings = messages(&node, &["talks", "--level", "warn"]);
+    assert!(has(&warnings, "warned one") && !has(&warnings, "out one"), "{warnings:?}");
+    assert_eq!(messages(&node, &["talks", "--grep", "out "]), ["out one", "out raise", "out two"]);
+    assert_eq!(
+        messages(&node, &["talks", "--grep", "out ", "--tail", "2"]),
+        ["out raise", "out two"]
+    );
+    assert_eq!(messages(&node, &["talks", "--grep", "out ", "--since", "1h"]).len(), 3);
+    assert!(messages(&node, &["talks", "--since", "2999-01-01T00:00:00Z"]).is_empty());
+    let node = node.stop_and_restart();
+    assert_eq!(messages(&node, &["talks", "--grep", "out "]), ["out one", "out raise", "out two"]);
+    let (status, text) = node.manage("GET", "/v1/functions/talks/logs?level=loud", "");
+    assert!(status == 400 && text.contains("debug, info, warn or error"), "{status} {text}");
+}
+
+#[test]
+fn a_later_function_of_the_same_name_has_no_lines_of_a_removed_one() {
+    let node = Node::start();
+    node.deploy_ok("talks", &[("app.py", TALKS)]);
+    assert_eq!(node.post("/talks", b"private").status, 200);
+    node.ok(&["remove", "talks", "--yes"]);
+    let gone = node.mote(&["logs", "talks"]);
+    assert!(!gone.status.success(), "{gone:?}");
+    let node = node.stop_and_restart();
+    let gone = node.mote(&["logs", "talks"]);
+    assert!(!gone.status.success(), "{gone:?}");
+    node.deploy_ok("talks", &[("app.py", TALKS)]);
+    assert_eq!(node.post("/talks", b"new").status, 200);
+    for args in [&["talks"][..], &["talks", "--since", "1h"], &["talks", "--tail", "9999"]] {
+        let all = messages(&node, args);
+        assert!(has(&all, "out new") && !has(&all, "out private"), "{all:?}");
+    }
+}
+
+#[test]
+fn lines_of_a_failed_first_deploy_are_there_after_a_restart() {
+    let node = Node::start();
+    let failed =
+        node.deploy("broken", &[("app.py", "print('loading')\nraise RuntimeError('no')\n")]);
+    assert!(!failed.status.success());
+    let node = node.stop_and_restart();
+    let all = messages(&node, &["broken"]);
+    assert!(has(&all, "loading"), "{all:?}");
+    assert!(all.iter().any(|line| line.contains("RuntimeError: no")), "{all:?}");
+}
+
+#[test]
+fn no_sink_receives_a_secret() {
+    let node = Node::start();
+    let mut names = Vec::new();
+    let mut values = Vec::new();
+    for at in 0..100 {
+        let name = format!("S{at}");
+        let value = match at % 4 {
+            0 => format!("plain-{at}-Zq9!x"),
+            1 => format!("quotes \"{at}\" and \\ {at}"),
+            2 => format!("-----BEGIN {at}-----\nline-{at}-abcdef\nlast-{at}-ghijkl\n"),
+            _ => format!("grüße-{at}-äöü"),
+        };
+        let set = node.mote_with_input(&["secret", "set", &name], value.as_bytes());
+        assert!(set.status.success(), "{set:?}");
+        names.push(format!("\"{name}\""));
+        values.push(value);
+    }
+    let code = r#"
+import json, logging, os, sys
+
+def handle(event, ctx):
+    for name in sorted(os.listdir("/secrets")):
+        value = open("/secrets/" + name).read()
+        print("out", value)
+        print("err", value, file=sys.stderr)
+        logging.getLogger().error("log %s", value)
+        print(json.dumps({"value": value}, ensure_ascii=False))
+        os.write(2, ("raw " + value + "\n").encode())
+    raise ValueError(open("/secrets/S0").read())
+"#;
+    let manifest = format!(
+        "version = 1\nruntime = \"python\"\nentry = \"app:handle\"\n[allow]\nsecrets = [{}]\n",
+        names.join(", ")
+    );
+    node.deploy_ok("leaks", &[("app.py", code), ("mote.toml", &manifest)]);
+    assert_eq!(node.post("/leaks", b"").status, 500);
+    let mut sinks = vec![
+        node.ok(&["logs", "leaks", "--tail", "9999"]),
+        node.ok(&["describe", "leaks", "-o", "json"]),
+        node.log(),
+    ];
+    assert!(sinks[0].contains("ValueError: ***"), "{}", sinks[0]);
+    let folder = node.dir.path().join("data/logs");
+    for file in std::fs::read_dir(folder).expect("the logs") {
+        sinks.push(std::fs::read_to_string(file.expect("a file").path()).expect("text"));
+    }
+    assert!(sinks.len() > 3 && sinks[3].contains("raw ***"), "{}", sinks[3]);
+    let mut leaked = 0;
+    for value in &values {
+        for part in value.lines().filter(|part| part.len() > 5) {
+            let escaped = serde_json::to_string(part).expect("JSON");
+            for text in [part, escaped.trim_matches('"')] {
+                leaked += sinks.iter().filter(|sink| sink.contains(text)).count();
+            }
+        }
+    }
+    assert_eq!(leaked, 0, "places where a secret can be read");
+}
+
+#[test]
+fn a_killed_node_loses_only_the_newest_lines() {
+    let node = Node::start();
+    let code = r#"
+import time
+
+def handle(event, ctx):
+    begun = time.time()
+    for at in range(10**9):
+        print("%.6f %d %s" % (time.time(), at, "x" * 80))
+        ahead = begun + at / 5000 - time.time()
+        if ahead > 0.005:
+            time.sleep(ahead)
+"#;
+    for name in ["first", "second"] {
+        let manifest = "version = 1\n[limits]\ntimeout = \"60s\"\n";
+        node.deploy_ok(name, &[("app.py", code), ("mote.toml", manifest)]);
+    }
+    let http = node.http;
+    let calls = ["/first", "/second"].map(|path| {
+        std::thread::spawn(move || {
+            let _ = mote_tests::Connection::open(http).try_call("POST", path, &[], b"");
+        })
+    });
+    wait_for("two seconds of lines", || {
+        let count = |name| messages(&node, &[name, "--since", "1m", "--grep", "xxx"]).len();
+        (count("first") > 10_000 && count("second") > 10_000).then_some(())
+    });
+    let pid = node.pid();
+    let mut killed = Duration::ZERO;
+    let node = node.restart_after(true, || {
+        let now = std::time::SystemTime::now();
+        killed = now.duration_since(std::time::UNIX_EPOCH).expect("a time");
+    });
+    assert_ne!(pid, node.pid());
+    calls.into_iter().for_each(|call| call.join().expect("ended"));
+    for name in ["first", "second"] {
+        let last = messages(&node, &[name, "--grep", "xxx", "--tail", "1"]).pop().expect("a line");
+        let written: f64 = last.split(' ').next().and_then(|time| time.parse().ok()).expect("time");
+        let lost = killed.as_secs_f64() - written;
+        println!("{name}: the last {:.0} ms before the end are lost", lost * 1_000.0);
+        // Measured: 50 to 110 ms without other work on the machine; the bound only tells that lines
+        // are not kept in memory for long.
+        assert!(lost < 2.0 * f64::from(mote_tests::SLOWNESS), "{lost} s");
+    }
+    let numbers: Vec<u64> = messages(&node, &["first", "--grep", "xxx", "--since", "5m"])
+        .iter()
+        .filter_map(|line| line.split(' ').nth(1)?.parse().ok())
+        .collect();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "the order of the lines");
+}
+
+#[test]
+fn without_files_lines_are_only_in_memory() {
+    let node = Node::start_with(&["--log-size", "off"]);
+    node.deploy_ok("talks", &[("app.py", TALKS)]);
+    assert_eq!(node.post("/talks", b"one").status, 200);
+    assert!(has(&messages(&node, &["talks"]), "out one"));
+    assert!(!node.dir.path().join("data/logs").exists());
+    let node = node.stop_and_restart();
+    assert!(!has(&messages(&node, &["talks"]), "out one"));
+}
