@@ -54,7 +54,7 @@ pub(crate) async fn remove_in_turn(node: &Node, revision: &Revision) -> Result<(
             Problem::new(500, "M0599", "the node could not remove the function; see its log")
         })?
         .map_err(|error| store_problem(&error))?;
-    node.data_path.engine.log(&revision.spec.name).platform(LogLevel::Info, 0, 0, REMOVED);
+    revision.log.end(REMOVED);
     node.data_path.engine.remove(name);
     node.deployed.ports.close(&revision.spec.name);
     node.deployed.notices.end(&revision.spec.name);

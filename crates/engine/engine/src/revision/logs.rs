@@ -108,6 +108,8 @@ struct Ring {
     bytes: usize,
     sequence: u64,
     stops: VecDeque<Stopped>,
+    /// Whether the function is removed.
+    is_ended: bool,
     /// `None` while there is no follower, because the channel allocates its whole length at once.
     followers: Option<broadcast::Sender<Arc<LogLine>>>,
 }
@@ -159,7 +161,9 @@ impl FunctionLog {
             invocation,
             text,
         });
-        if let Some(sink) = &self.sink {
+        if let Some(sink) = &self.sink
+            && !ring.is_ended
+        {
             sink.take(&self.function, &line);
         }
         ring.bytes += line.text.len();
@@ -189,6 +193,13 @@ impl FunctionLog {
     /// The instances that ended last, oldest first.
     pub fn stops(&self) -> Vec<Stopped> {
         self.ring.lock().stops.iter().cloned().collect()
+    }
+
+    /// Adds the last message: the function is removed. Later lines, of instances that are still
+    /// stopping, are given to nobody who keeps them.
+    pub fn end(&self, text: &str) {
+        self.platform(LogLevel::Info, 0, 0, text);
+        self.ring.lock().is_ended = true;
     }
 
     /// Adds a message of the platform.
