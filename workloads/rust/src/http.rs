@@ -15,7 +15,8 @@ pub(crate) fn monotonic_ns() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// This process, told apart from those in other sandboxes by an address of its own.
+/// A name for this process. It contains the address of a static variable, because processes in
+/// different sandboxes may have the same process id.
 pub(crate) fn worker() -> String {
     static HERE: u8 = 0;
     format!("{}-{:x}", std::process::id(), &raw const HERE as usize)

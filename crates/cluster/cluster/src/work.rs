@@ -40,8 +40,8 @@ impl Work {
         }
     }
 
-    /// Waits for the name that has waited longest. A change that arrives after this call adds the
-    /// name again.
+    /// Takes the name that was queued first, and waits while the queue is empty. A change that
+    /// arrives after this queues the name again.
     pub(crate) async fn next(&self) -> String {
         loop {
             {

@@ -182,7 +182,7 @@ impl Auto {
             Load { rate, service_s, variation_squared: o.service.variation_squared(), start_s };
         let patience = Patience {
             wait_max_s: wait_max_s(service_s),
-            // One more server is only a part of an instance, because an instance has several slots.
+            // A server is one slot, and an instance has several: starting an instance adds them all.
             server_seconds_per_second: INSTANCE_SECONDS_PER_SECOND * slots,
         };
         servers_for(&load, &patience).div_ceil(o.concurrency.max(1))

@@ -34,7 +34,8 @@ const TEXT_CHARS_MAX: usize = 256;
 const REFUSED_PAUSE_MS: u64 = 1_000;
 /// The status of acts whose client disconnected before the answer, as in nginx.
 const CLIENT_LEFT: u16 = 499;
-/// The maximum number of senders whose last refused request is remembered. A node has fewer tokens.
+/// The maximum number of senders whose last refused request is remembered. A node has fewer
+/// tokens than this, so there is room for each.
 const REFUSED_MAX: usize = 4_096;
 
 /// Whether requests with this method change nothing.

@@ -19,8 +19,9 @@ use super::log::{Log, LogError, Message};
 use super::rows::RowMessages;
 use super::state::ReplicaState;
 
-/// The most messages and bytes of one append. A server takes at most 1,000 messages at once.
+/// The maximum number of messages in one append. A server accepts at most 1,000.
 const APPEND_MESSAGES: usize = 900;
+/// The maximum number of bytes in one append.
 const APPEND_BYTES: usize = 4 << 20;
 /// How long the log may fail before the journal accepts nothing new.
 const AWAY_AFTER: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@ use crate::records::unix_ms;
 const FORMAT: u32 = 1;
 /// How often to try to take a log to which another node keeps appending.
 const TRIES: u32 = 100;
-/// The most messages and bytes of one append while the log is filled.
+/// The maximum number of messages in one append while the log is filled, and of their bytes.
 const FILL_MESSAGES: usize = 500;
 const FILL_BYTES: usize = 4 << 20;
 
