@@ -84,6 +84,24 @@ fn what_is_ordered_from_an_authority() {
 }
 
 #[test]
+fn the_logs_on_disk_have_limits() {
+    let logs = |flags: &[(&'static str, &str)]| {
+        let loaded = load(&given(&[], flags));
+        loaded.map(|config| config.logs).map_err(|wrong| wrong.to_string())
+    };
+    let default = logs(&[]).unwrap().unwrap();
+    assert_eq!((default.bytes, default.bytes_per_day), (64 << 20, 256 << 20));
+    assert_eq!(default.age.as_secs(), 14 * 24 * 60 * 60);
+    assert_eq!(logs(&[("log_size", "off")]).unwrap(), None);
+    let some = logs(&[("log_size", "16MiB"), ("log_age", "12h")]).unwrap().unwrap();
+    assert_eq!((some.bytes, some.age.as_secs()), (16 << 20, 12 * 60 * 60));
+    for (key, value) in [("log_size", "1MiB"), ("log_age", "1s"), ("log_writes", "10KiB")] {
+        let wrong = logs(&[(key, value)]).unwrap_err();
+        assert!(wrong.contains(key), "{wrong}");
+    }
+}
+
+#[test]
 fn the_access_log_has_a_place_and_a_format() {
     let log = |flags: &[(&'static str, &str)]| {
         let loaded = load(&given(&[], flags));
@@ -170,6 +188,9 @@ fn flags_win_over_environment_over_file() {
             "proxy_header x-forwarded-for default",
             "access_log off default",
             "access_log_format combined default",
+            "log_size 64MiB default",
+            "log_age 14d default",
+            "log_writes 256MiB default",
             "coap 127.0.0.1:3 MOTE_COAP",
             "coap_tcp off default",
             "coap_dtls off default",
