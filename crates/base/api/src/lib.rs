@@ -32,6 +32,7 @@ pub mod paths;
 mod reach;
 pub mod text;
 pub mod time;
+pub mod traces;
 pub mod types;
 
 pub use client::{Client, ClientError};

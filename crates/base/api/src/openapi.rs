@@ -24,6 +24,7 @@ use crate::openwhisk::{
 use crate::operators::{
     AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens,
 };
+use crate::traces::{Span, Trace, TraceList, TraceSummary};
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
     InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Rate, Reach,
@@ -62,7 +63,7 @@ fn described() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
+        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, traces, trace, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
@@ -71,8 +72,8 @@ fn described() -> String {
         InvokeAnswer, InvokeRequest, JournalList, JournalState, JournalStatus, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
         LogStream, MqttUser, MqttUserRequest, MqttUsers, NodeBudget, NodeStatus, Problem,
         Rate, Reach, RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
-        ScheduleOutcome, ScheduleRun, Secret, SecretList,
-        SplitRequest, Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
+        ScheduleOutcome, ScheduleRun, Secret, SecretList, Span,
+        SplitRequest, Stop, Trace, TraceList, TraceSummary, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
         WhiskManifest, WhiskResult, WhiskRule, WhiskSequence
     )),
     security((), ("bearer" = []))
@@ -647,6 +648,27 @@ fn kv_increment() {}
         (status = 422, body = Problem, content_type = "application/problem+json", description = "names that are not valid, or that do not exist"),
     ))]
 fn openwhisk() {}
+
+/// Recorded calls, newest first.
+#[utoipa::path(get, path = "/v1/traces", tag = "functions",
+    params(
+        ("function" = Option<String>, Query, description = "only calls of this function"),
+        ("limit" = Option<u64>, Query, description = "at most this many calls; 100 by default, 1,000 at most"),
+    ),
+    responses(
+        (status = 200, body = TraceList),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "the node records no traces"),
+    ))]
+fn traces() {}
+
+/// The parts of one trace, oldest first.
+#[utoipa::path(get, path = "/v1/traces/{trace}", tag = "functions",
+    params(("trace" = String, Path, description = "id of the trace")),
+    responses(
+        (status = 200, body = Trace),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn trace() {}
 
 /// This document.
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "node", responses((status = 200)))]

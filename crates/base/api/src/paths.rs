@@ -77,6 +77,10 @@ pub const MQTT_USERS: &str = "/v1/mqtt/users";
 pub const MQTT_USER: &str = "/v1/mqtt/users/{name}";
 /// `PUT`: creates the entities of an OpenWhisk manifest.
 pub const OPENWHISK: &str = "/v1/openwhisk";
+/// `GET`: the recorded calls, newest first.
+pub const TRACES: &str = "/v1/traces";
+/// `GET`: the parts of one trace.
+pub const TRACE: &str = "/v1/traces/{trace}";
 /// `GET`: the OpenAPI document.
 pub const OPENAPI: &str = "/v1/openapi.json";
 /// `GET`: 200 while the process is running.

@@ -50,6 +50,7 @@ pub mod seats;
 pub mod services;
 pub mod shares;
 pub mod state;
+pub mod trace;
 pub mod turn;
 pub mod wire;
 

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use mote_core::invocation::{Head, headers};
+use mote_core::trace::{TRACEPARENT, TRACESTATE};
 use mote_core::{Fault, FaultClass};
 use mote_spec::mqtt::{Acknowledge, MqttTrigger, is_topic, reply_topic};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode, percent_encode};
@@ -81,6 +82,12 @@ pub fn head(message: &Publish) -> Head {
     }
     if let Some(key) = idempotency_key(message) {
         field(IDEMPOTENCY_KEY, key);
+    }
+    // W3C Trace Context for MQTT (a working draft) uses user properties with these names.
+    for name in [TRACEPARENT, TRACESTATE] {
+        if let Some((_, value)) = message.user.iter().find(|(other, _)| other == name) {
+            field(name, value);
+        }
     }
     let mut bytes = 0;
     for (name, value) in message.user.iter().take(PROPERTIES_MAX) {

@@ -63,6 +63,7 @@ pub mod services;
 pub mod settings;
 mod spec_check;
 mod store_work;
+mod traces;
 mod turns;
 mod unusable;
 mod up;

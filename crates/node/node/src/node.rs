@@ -53,7 +53,7 @@ pub(crate) struct Node {
 }
 
 /// Random bits for ids.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Ids {
     random: RandomState,
     counter: AtomicU64,

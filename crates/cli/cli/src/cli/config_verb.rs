@@ -46,6 +46,8 @@ pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
         ("log_size", &flags.front.log_size),
         ("log_age", &flags.front.log_age),
         ("log_writes", &flags.front.log_writes),
+        ("trace", &flags.front.trace),
+        ("otlp", &flags.front.otlp),
         ("coap", &flags.coap),
         ("coap_tcp", &flags.coap_tcp),
         ("coap_dtls", &flags.coap_dtls),

@@ -13,7 +13,8 @@ use arc_swap::ArcSwap;
 use mote_core::backend::Backend;
 use mote_core::elsewhere::Elsewhere;
 use mote_core::services::Services;
-use mote_core::{Fault, Invocation, Invoker, Reply};
+use mote_core::trace::TraceParent;
+use mote_core::{Fault, Invocation, InvocationId, Invoker, Reply};
 use mote_pool::admission::Callee;
 use mote_pool::{Rules, StopReason, Why};
 use mote_spec::routes::{Asked, Found, RouteRule};
@@ -28,6 +29,7 @@ use crate::entry::offer::{Offer, Origin, Unanswered};
 use crate::entry::placed::{self, Placed};
 use crate::entry::routes::{Route, Routes, Serving};
 use crate::entry::settings::Config;
+use crate::entry::traces::{Outcome, Watched};
 use crate::instance::launch;
 use crate::instance::prewarm::{Prewarm, PrewarmedPrograms};
 use crate::ledger::{Ledger, LedgerStatus};
@@ -108,6 +110,11 @@ impl Engine {
     /// The secrets of functions. If a value is added, instances that start from then on receive it.
     pub fn secrets(&self) -> &Secrets {
         &self.shared.config.secrets
+    }
+
+    /// The place of a running invocation in its trace, if it is recorded.
+    pub fn trace_of(&self, invocation: InvocationId) -> Option<TraceParent> {
+        self.shared.config.tracer.as_ref()?.place(invocation)
     }
 
     /// Creates a revision that takes no traffic yet; see [`Revision::warm`] and
@@ -410,7 +417,32 @@ impl Invoker for Engine {
         self.list().into_iter().map(Route::to).collect()
     }
 
-    async fn invoke(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
+    async fn invoke(&self, route: &Route, mut invocation: Invocation) -> Result<Reply, Fault> {
+        let Some(tracer) = self.shared.config.tracer.as_deref() else {
+            return self.run(route, invocation).await;
+        };
+        let watched = Watched {
+            recorded: tracer.begin(&mut invocation),
+            tracer,
+            id: invocation.id,
+            trigger: invocation.trigger,
+            function: &route.revision.spec.name,
+            revision: route.revision.number,
+            received_ns: invocation.received_ns,
+            is_ended: false,
+        };
+        let result = self.run(route, invocation).await;
+        watched.end(match &result {
+            Ok(reply) => Outcome::Answered { status: reply.status, phases: reply.phases },
+            Err(fault) => Outcome::Failed(fault),
+        });
+        result
+    }
+}
+
+impl Engine {
+    #[inline]
+    async fn run(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
         let elsewhere = self.shared.elsewhere.get();
         let elsewhere = elsewhere.filter(|_| route.revision.may_move(&invocation));
         let origin = if elsewhere.is_some() { Origin::Movable } else { Origin::Own };

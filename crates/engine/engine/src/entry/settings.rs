@@ -7,6 +7,7 @@ use mote_pool::budget::Budget;
 use mote_spec::Access;
 use mote_store::seal::Secrets;
 
+use crate::entry::traces::Tracer;
 use crate::revision::logs::LogSink;
 
 /// Interpreters that were found on the host, with the arguments that start them inside a sandbox.
@@ -41,6 +42,8 @@ pub struct Config {
     pub secrets: Secrets,
     /// Receives each line of the functions' logs; `None` keeps the lines only in memory.
     pub log_sink: Option<Arc<dyn LogSink>>,
+    /// Records traces; `None` records nothing.
+    pub tracer: Option<Arc<dyn Tracer>>,
     /// Networks that stay closed even if `[allow] net` contains `*`.
     pub closed_networks: ClosedNetworks,
 }

@@ -238,6 +238,7 @@ impl Bench {
             access_default: mote_spec::Access::Public,
             closed_networks: Default::default(),
             log_sink: None,
+            tracer: None,
             secrets: mote_store::seal::Secrets::new(mote_store::seal::Keys::random()),
             instances_max_default: 1,
             busy_poll: true,

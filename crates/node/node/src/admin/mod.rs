@@ -21,6 +21,7 @@ mod refused;
 mod rollout;
 mod scale;
 mod secrets;
+mod traces;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -85,6 +86,8 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::KV, get(kv::namespaces))
         .route(paths::KV_NAMESPACE, get(kv::list).delete(kv::clear))
         .route(paths::KV_ENTRY, get(kv::get).put(kv::put).delete(kv::delete).post(kv::increment))
+        .route(paths::TRACES, get(traces::list))
+        .route(paths::TRACE, get(traces::show))
         .route(paths::NAMESPACES, get(namespaces::list).post(namespaces::create))
         .route(
             paths::NAMESPACE,

@@ -47,6 +47,8 @@ pub struct Config {
     pub access_log: Option<(Destination, Format)>,
     /// The limits of the functions' logs on disk; `None` keeps lines only in memory.
     pub logs: Option<LogLimits>,
+    /// Which invocations are recorded as traces; `None` records none.
+    pub traces: Option<TraceRules>,
     /// Address of the CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
     /// Address of the CoAP front over TCP; `None` switches it off.
@@ -165,6 +167,16 @@ pub struct CellSettings {
     pub key: PathBuf,
     /// The other cells that are known at the start.
     pub others: Vec<SocketAddr>,
+}
+
+/// Which invocations are recorded, and where the records go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceRules {
+    /// Millionths of all invocations that begin a trace. Invocations that belong to a recorded
+    /// trace, fail or are slow are recorded in any case.
+    pub millionths: u32,
+    /// The collector: `http://`, `https://` or `grpc://`; `None` keeps the records only in memory.
+    pub collector: Option<String>,
 }
 
 /// NATS servers with JetStream.

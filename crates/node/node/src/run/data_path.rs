@@ -16,6 +16,7 @@ use super::thread::runtime_on_thread;
 use crate::config::Config;
 use crate::fronts::limits::data_threads;
 use crate::logs::Logs;
+use crate::traces::Traces;
 use crate::{interpreters, nats};
 
 /// One part in this many of the memory budget is for prewarmed interpreters, unless the
@@ -70,6 +71,7 @@ pub(super) fn begin(config: &Config, opened: &Opened, secrets: Secrets) -> Resul
         access_default: config.access,
         closed_networks: config.closed_networks.clone(),
         secrets,
+        tracer: opened.traces.as_ref().map(Traces::tracer),
         log_sink: opened.logs.as_ref().map(Logs::sink),
     };
     let mut further = Vec::new();

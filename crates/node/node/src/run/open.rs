@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 
 use crate::config::Config;
 use crate::logs::Logs;
+use crate::traces::Traces;
 use crate::unusable::unusable;
 use crate::{accepted, interpreters, secrets};
 
@@ -26,6 +27,8 @@ pub(crate) struct Opened {
     pub(crate) backend: Arc<ProcessBackend>,
     /// The functions' logs on disk; `None` if they are only in memory.
     pub(crate) logs: Option<Logs>,
+    /// The recorded invocations; `None` if none are recorded.
+    pub(crate) traces: Option<Traces>,
 }
 
 /// Opens the store and meanwhile searches for interpreters. Returns the secrets separately, because
@@ -46,7 +49,9 @@ pub(super) async fn open(
     sandbox.uid_base = config.uid_base;
     let backend = Arc::new(ProcessBackend::new(zygote, sandbox));
     let logs = config.logs.map(|limits| Logs::start(&config.data, limits)).transpose()?;
-    let opened = Opened { store: Arc::new(store), lost_files, interpreters: found, backend, logs };
+    let traces = config.traces.clone().map(|rules| Traces::start(rules, management));
+    let store = Arc::new(store);
+    let opened = Opened { store, lost_files, interpreters: found, backend, logs, traces };
     Ok((opened, secrets))
 }
 

@@ -14,13 +14,14 @@ use mote_coap::notices::Notices;
 use mote_core::accept::{Accept, AcceptError, Deferred};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
-use mote_core::invocation::Head;
-use mote_core::publish::{Message, Publish, PublishError};
+use mote_core::invocation::{Head, headers};
+use mote_core::publish::{Message, PROPERTIES_MAX, Publish, PublishError};
 use mote_core::services::{
     Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, FUNCTIONS, NOTIFY, PUBLISH, RUNS,
     STATE, Services, Status, state_answer,
 };
 use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
+use mote_core::trace::TRACEPARENT;
 use mote_core::{Fault, Invocation, InvocationId, Invoker as _, Routed as _, Trigger};
 use mote_engine::{Engine, Route};
 use mote_process::clock;
@@ -71,6 +72,12 @@ impl NodeServices {
             return Begun::Done(Answer::text(Status::Denied, text));
         }
         message.owner = own.to_string();
+        if let Some(place) = self.engine.trace_of(caller.invocation)
+            && message.user.len() < PROPERTIES_MAX
+            && !message.user.iter().any(|(name, _)| name == TRACEPARENT)
+        {
+            message.user.push((TRACEPARENT.to_owned(), place.to_string()));
+        }
         message.connection.clone_from(&caller.spec.publishing.connection);
         // The payload is copied, because the message may wait for long, and the original bytes
         // would keep a larger buffer in memory.
@@ -144,7 +151,14 @@ impl NodeServices {
             return Err(Answer::text(Status::Denied, text));
         }
         let invalid = |text: &str| Answer::text(Status::Invalid, text);
-        let head = head(&call, caller.spec.runtime == Runtime::Chain).map_err(invalid)?;
+        let mut head = head(&call, caller.spec.runtime == Runtime::Chain).map_err(invalid)?;
+        if let Some(place) = self.engine.trace_of(caller.invocation) {
+            // A function that traces itself says where in its own work the call belongs.
+            let has_own = headers(head.headers()).any(|(name, _)| name == TRACEPARENT.as_bytes());
+            if !has_own {
+                head.replace_header(TRACEPARENT.as_bytes(), place.to_string().as_bytes());
+            }
+        }
         let route = full.as_deref().and_then(|full| self.engine.route(full, || None));
         let Some(route) = route else {
             return Err(failed(&Fault::NoSuchFunction, &call.function));

@@ -28,6 +28,7 @@ mod proxies;
 mod reach;
 mod secrets;
 mod table;
+mod traces;
 
 pub use table::{SETTINGS, Setting};
 
@@ -228,6 +229,7 @@ impl Loaded {
         let proxies = check.proxies();
         let access_log = check.access_log();
         let logs = check.logs();
+        let traces = check.traces();
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             check.fault("socket", &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"), None);
@@ -257,6 +259,7 @@ impl Loaded {
                 proxies,
                 access_log,
                 logs,
+                traces,
                 coap,
                 coap_tcp,
                 coap_dtls,

@@ -12,7 +12,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 56] = [
+pub const SETTINGS: [Setting; 58] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -108,6 +108,16 @@ pub const SETTINGS: [Setting; 56] = [
         key: "log_writes",
         default: "`256MiB`",
         text: "How much of these lines the node writes to the disk on one day (UTC), so that an SD card lasts. A function may use half of it, and the last fifth is for warnings, errors and messages of the node. Further lines are only in memory.",
+    },
+    Setting {
+        key: "trace",
+        default: "`off`, or `1%` with `otlp`",
+        text: "The share of calls that the node records as traces, such as `1%`, `0.05%` or `100%`, or `off`. If it is not off, calls that fail, take longer than a second or belong to a trace that somebody else records are recorded, too. See [Traces](../guides/operating.md#traces).",
+    },
+    Setting {
+        key: "otlp",
+        default: "none",
+        text: "Address of a collector (OpenTelemetry) that receives the traces: `http://HOST:4318` or `https://HOST` for OTLP over HTTP, or `grpc://HOST:4317`.",
     },
     Setting {
         key: "coap",

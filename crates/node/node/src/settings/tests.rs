@@ -191,6 +191,8 @@ fn flags_win_over_environment_over_file() {
             "log_size 64MiB default",
             "log_age 14d default",
             "log_writes 256MiB default",
+            "trace off default",
+            "otlp none default",
             "coap 127.0.0.1:3 MOTE_COAP",
             "coap_tcp off default",
             "coap_dtls off default",

@@ -52,4 +52,10 @@ pub(in crate::cli) struct FrontFlags {
     /// How much of them is written to the disk in a day [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub(in crate::cli) log_writes: Option<String>,
+    /// The share of calls that are recorded as traces, such as 1% [default: off]
+    #[arg(long, value_name = "SHARE")]
+    pub(in crate::cli) trace: Option<String>,
+    /// A collector that receives the traces, such as http://127.0.0.1:4318
+    #[arg(long, value_name = "URL")]
+    pub(in crate::cli) otlp: Option<String>,
 }

@@ -1,0 +1,85 @@
+//! The seam between the engine and the recording of traces.
+
+use mote_core::trace::TraceParent;
+use mote_core::{Fault, Invocation, InvocationId, Phases, Trigger};
+use mote_spec::FunctionName;
+
+/// Records invocations as parts of traces.
+pub trait Tracer: Send + Sync + std::fmt::Debug {
+    /// Decides whether an invocation is recorded. If it is, the function receives its own place in
+    /// the trace as `traceparent`.
+    fn begin(&self, invocation: &mut Invocation) -> Option<Box<Recorded>>;
+
+    /// Ends an invocation. `recorded` is what [`Tracer::begin`] returned.
+    fn end(&self, recorded: Option<Box<Recorded>>, ended: &Ended<'_>);
+
+    /// The place of a running invocation in its trace, if it is recorded.
+    fn place(&self, invocation: InvocationId) -> Option<TraceParent>;
+}
+
+/// What is kept of an invocation that is recorded, until it ends.
+#[derive(Debug)]
+pub struct Recorded {
+    pub own: TraceParent,
+    /// The span that made the request, if it came with one.
+    pub parent: Option<u64>,
+    pub method: String,
+    pub path: String,
+}
+
+/// An invocation that has ended.
+#[derive(Debug)]
+pub struct Ended<'a> {
+    pub id: InvocationId,
+    pub trigger: Trigger,
+    pub function: &'a FunctionName,
+    pub revision: u64,
+    /// When the invocation arrived, in monotonic nanoseconds.
+    pub received_ns: u64,
+    pub outcome: Outcome<'a>,
+}
+
+/// How an invocation has ended.
+#[derive(Debug, Clone, Copy)]
+pub enum Outcome<'a> {
+    Answered {
+        status: u16,
+        phases: Phases,
+    },
+    Failed(&'a Fault),
+    /// Nobody waited for the answer any more.
+    Left,
+}
+
+/// Ends the recording also if the caller goes away.
+pub(crate) struct Watched<'a> {
+    pub(crate) tracer: &'a dyn Tracer,
+    pub(crate) recorded: Option<Box<Recorded>>,
+    pub(crate) id: InvocationId,
+    pub(crate) trigger: Trigger,
+    pub(crate) function: &'a FunctionName,
+    pub(crate) revision: u64,
+    pub(crate) received_ns: u64,
+    pub(crate) is_ended: bool,
+}
+
+impl Watched<'_> {
+    pub(crate) fn end(mut self, outcome: Outcome<'_>) {
+        self.report(outcome);
+    }
+
+    fn report(&mut self, outcome: Outcome<'_>) {
+        self.is_ended = true;
+        let Watched { id, trigger, function, revision, received_ns, .. } = *self;
+        let ended = Ended { id, trigger, function, revision, received_ns, outcome };
+        self.tracer.end(self.recorded.take(), &ended);
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            self.report(Outcome::Left);
+        }
+    }
+}

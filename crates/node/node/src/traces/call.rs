@@ -1,0 +1,134 @@
+//! The record of one invocation.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use mote_core::{InvocationId, Phases, Trigger};
+use mote_engine::{Ended, Outcome, Recorded};
+use mote_process::clock;
+use mote_spec::FunctionName;
+
+/// One invocation, as it was.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) trace: u128,
+    pub(super) span: u64,
+    pub(super) parent: Option<u64>,
+    pub(super) id: InvocationId,
+    pub(super) function: FunctionName,
+    pub(super) revision: u64,
+    pub(super) trigger: Trigger,
+    pub(super) method: String,
+    pub(super) path: String,
+    /// Wall-clock time in nanoseconds since 1970.
+    pub(super) began_unix_ns: u64,
+    pub(super) duration_ns: u64,
+    /// The status of the answer; 0 if there was none.
+    pub(super) status: u16,
+    /// Why there was no answer of the function: a word such as `timeout`, and an error code.
+    pub(super) fault: Option<(&'static str, &'static str)>,
+    /// The parts of the time, with their begins in nanoseconds after the first one.
+    pub(super) parts: Vec<Part>,
+    /// Whether it waited for the start of an instance.
+    pub(super) is_cold: bool,
+}
+
+/// A part of the time of an invocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) name: &'static str,
+    pub(super) begin_ns: u64,
+    pub(super) duration_ns: u64,
+}
+
+impl Call {
+    pub(super) fn new(recorded: Recorded, ended: &Ended<'_>, now_ns: u64) -> Self {
+        let whole_ns = now_ns.saturating_sub(ended.received_ns);
+        let (status, fault, phases) = match &ended.outcome {
+            Outcome::Answered { status, phases } => (*status, None, *phases),
+            Outcome::Failed(fault) => {
+                let answer = fault.answer();
+                (answer.http, Some((answer.outcome, answer.code)), Phases::default())
+            }
+            Outcome::Left => (0, Some(("caller", "cancelled")), Phases::default()),
+        };
+        Self {
+            trace: recorded.own.trace,
+            span: recorded.own.span,
+            parent: recorded.parent,
+            id: ended.id,
+            function: ended.function.clone(),
+            revision: ended.revision,
+            trigger: ended.trigger,
+            method: recorded.method,
+            path: recorded.path,
+            began_unix_ns: (clock::unix_us() * 1_000).saturating_sub(whole_ns),
+            duration_ns: whole_ns,
+            status,
+            fault,
+            is_cold: phases.init_ns > 0,
+            parts: parts(&phases),
+        }
+    }
+
+    /// Whether the function or the node failed.
+    pub(super) fn is_error(&self) -> bool {
+        self.fault.is_some_and(|(outcome, _)| outcome != "caller") || self.status >= 500
+    }
+
+    /// The id of the span of a part.
+    pub(super) fn part_span(&self, part: &Part) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.span, part.name).hash(&mut hasher);
+        hasher.finish().max(1)
+    }
+}
+
+/// Waiting in the queue, the start of an instance, handing over, and running, in the order in which
+/// they happened. Unknown parts are left out.
+fn parts(phases: &Phases) -> Vec<Part> {
+    let mut all = Vec::new();
+    let mut add = |name, from_ns: u64, to_ns: u64| {
+        if to_ns > from_ns {
+            let begin_ns = from_ns.saturating_sub(phases.received_ns);
+            all.push(Part { name, begin_ns, duration_ns: to_ns - from_ns });
+        }
+    };
+    if phases.sent_ns == 0 {
+        return all;
+    }
+    // The instance that started for an invocation takes it at once.
+    let started_ns = phases.sent_ns - phases.init_ns.min(phases.sent_ns);
+    add("queue", phases.received_ns, started_ns.max(phases.received_ns));
+    add("start", started_ns.max(phases.received_ns), phases.sent_ns);
+    if phases.entered_ns > 0 {
+        add("hand-over", phases.sent_ns, phases.entered_ns);
+        add("run", phases.entered_ns, phases.returned_ns);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_follow_each_other() {
+        let phases = Phases {
+            received_ns: 100,
+            init_ns: 30,
+            sent_ns: 150,
+            entered_ns: 160,
+            returned_ns: 190,
+            answered_ns: 200,
+        };
+        let part = |name, begin_ns, duration_ns| Part { name, begin_ns, duration_ns };
+        let all = [
+            part("queue", 0, 20),
+            part("start", 20, 30),
+            part("hand-over", 50, 10),
+            part("run", 60, 30),
+        ];
+        assert_eq!(parts(&phases), all);
+        assert_eq!(parts(&Phases::default()), []);
+    }
+}

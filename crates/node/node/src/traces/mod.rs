@@ -1,0 +1,166 @@
+//! Traces: which invocations are recorded, what is kept of them, and where the records go.
+//!
+//! The data path calls [`Recorder`] at the beginning and the end of each invocation. Its records
+//! ([`call`]) are kept in memory for people ([`kept`]) and sent to a collector ([`collector`]) in
+//! the wire format of OpenTelemetry ([`otlp`]).
+
+mod call;
+pub(crate) mod collector;
+mod kept;
+mod otlp;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mote_core::invocation::headers;
+use mote_core::trace::{TRACEPARENT, TraceParent};
+use mote_core::{Invocation, InvocationId};
+use mote_engine::{Ended, Outcome, Recorded, Tracer};
+use mote_process::clock;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+
+use crate::config::TraceRules;
+use crate::node::Ids;
+use call::Call;
+use collector::Collector;
+use kept::Kept;
+
+/// Invocations that take longer are recorded in any case.
+const SLOW_NS: u64 = 1_000_000_000;
+/// The maximum number of running invocations that are recorded. Further ones are not.
+const RUNNING_MAX: usize = 8_192;
+/// The maximum length of a method or path in a record.
+const TEXT_BYTES_MAX: usize = 256;
+/// The random bits of a trace id that decide about it (W3C Trace Context, level 2, 4.3).
+const RANDOM_BITS: u32 = 56;
+
+/// The records of a node. Cloning is cheap.
+#[derive(Debug, Clone)]
+pub(crate) struct Traces(Arc<Recorder>);
+
+#[derive(Debug)]
+struct Recorder {
+    /// Traces whose random bits are below this begin.
+    below: u64,
+    ids: Ids,
+    running: Mutex<HashMap<InvocationId, TraceParent>>,
+    kept: Mutex<Kept>,
+    collector: Option<Collector>,
+}
+
+impl Traces {
+    /// Begins to record. Sends records from a task of `runtime`.
+    pub(crate) fn start(rules: TraceRules, runtime: &Handle) -> Self {
+        let all = 1_u64 << RANDOM_BITS;
+        let below = u128::from(all) * u128::from(rules.millionths) / 1_000_000;
+        Self(Arc::new(Recorder {
+            below: below as u64,
+            ids: Ids::default(),
+            running: Mutex::default(),
+            kept: Mutex::default(),
+            collector: rules.collector.map(|url| Collector::start(url, runtime)),
+        }))
+    }
+
+    /// What the engine tells about its invocations.
+    pub(crate) fn tracer(&self) -> Arc<dyn Tracer> {
+        self.0.clone()
+    }
+
+    /// The newest recorded invocations for which `wanted` returns true, newest first.
+    pub(crate) fn newest(
+        &self,
+        count: usize,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Vec<mote_api::traces::TraceSummary> {
+        self.0.kept.lock().newest(count, wanted)
+    }
+
+    /// All recorded parts of a trace for which `wanted` returns true, oldest first.
+    pub(crate) fn spans(
+        &self,
+        trace: u128,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Vec<mote_api::traces::Span> {
+        self.0.kept.lock().spans(trace, wanted)
+    }
+
+    /// Sends what waits to the collector. Returns after `wait` at the latest.
+    pub(crate) async fn flush(&self, wait: Duration) {
+        if let Some(collector) = &self.0.collector {
+            let _ = tokio::time::timeout(wait, collector.flush()).await;
+        }
+    }
+}
+
+impl Tracer for Recorder {
+    fn begin(&self, invocation: &mut Invocation) -> Option<Box<Recorded>> {
+        let field = TRACEPARENT.as_bytes();
+        let head = &invocation.head;
+        let sent = headers(head.headers()).find(|(name, _)| *name == field);
+        let sent = sent.and_then(|(_, value)| TraceParent::parse(value));
+        let trace = sent.map_or(invocation.id.0, |sent| sent.trace);
+        let is_wanted = match sent {
+            Some(sent) => sent.is_sampled,
+            None => (trace as u64) & ((1 << RANDOM_BITS) - 1) < self.below,
+        };
+        if !is_wanted {
+            return None;
+        }
+        let span = (self.ids.random() as u64).max(1);
+        let own = TraceParent { trace, span, is_sampled: true };
+        let mut running = self.running.lock();
+        if running.len() >= RUNNING_MAX {
+            return None;
+        }
+        running.insert(invocation.id, own);
+        drop(running);
+        let text = |bytes: &[u8]| {
+            String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]).into_owned()
+        };
+        let (method, path) = (text(head.method()), text(head.path()));
+        invocation.head.replace_header(field, own.to_string().as_bytes());
+        Some(Box::new(Recorded { own, parent: sent.map(|sent| sent.span), method, path }))
+    }
+
+    fn end(&self, recorded: Option<Box<Recorded>>, ended: &Ended<'_>) {
+        let now_ns = clock::now_ns();
+        if recorded.is_some() {
+            self.running.lock().remove(&ended.id);
+        } else if !is_remarkable(ended, now_ns) {
+            return;
+        }
+        let recorded = recorded.unwrap_or_else(|| self.late(ended.id));
+        let call = Arc::new(Call::new(*recorded, ended, now_ns));
+        if let Some(collector) = &self.collector {
+            collector.send(call.clone());
+        }
+        self.kept.lock().push(call);
+    }
+
+    fn place(&self, invocation: InvocationId) -> Option<TraceParent> {
+        self.running.lock().get(&invocation).copied()
+    }
+}
+
+impl Recorder {
+    /// The place of an invocation that nobody meant to record: it is a trace of its own.
+    fn late(&self, id: InvocationId) -> Box<Recorded> {
+        let span = (self.ids.random() as u64).max(1);
+        let own = TraceParent { trace: id.0.max(1), span, is_sampled: true };
+        Box::new(Recorded { own, parent: None, method: String::new(), path: String::new() })
+    }
+}
+
+/// Whether an invocation is recorded although it was not chosen.
+fn is_remarkable(ended: &Ended<'_>, now_ns: u64) -> bool {
+    let is_slow = now_ns.saturating_sub(ended.received_ns) > SLOW_NS;
+    match &ended.outcome {
+        Outcome::Answered { status, .. } => *status >= 500 || is_slow,
+        // Refused calls are as many as strangers want, and say nothing about the function.
+        Outcome::Failed(fault) => fault.class() != mote_core::FaultClass::Caller,
+        Outcome::Left => is_slow,
+    }
+}
