@@ -92,6 +92,7 @@ mod shares;
 mod static_files;
 mod tidy;
 mod tinyfaas;
+mod traces;
 mod upgrade_command;
 mod upgrades;
 mod uploads;

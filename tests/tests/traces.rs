@@ -1,0 +1,132 @@
+//! Traces: W3C Trace Context in and out, and the records of calls.
+
+use mote_tests::mqtt::{self, Broker};
+use mote_tests::{Node, wait_for};
+use serde_json::Value;
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00f067aa0ba902b7";
+
+/// Calls `last`, which publishes to a topic to which `listens` is subscribed.
+const FIRST: &str = r#"
+def handle(event, ctx):
+    answer = ctx.call("last", b"x")
+    return event.headers.get("traceparent", "none") + " " + answer.text
+"#;
+const LAST: &str = r#"
+def handle(event, ctx):
+    ctx.publish("traced/topic", b"x")
+    return event.headers.get("traceparent", "none")
+"#;
+const LISTENS: &str = r#"
+def handle(event, ctx):
+    return event.headers.get("traceparent", "none")
+"#;
+
+fn deploy(node: &Node, broker: &str) {
+    let version = "version = 1\n";
+    let first = format!("{version}[allow]\nfunctions = [\"last\"]\n");
+    node.deploy_ok("first", &[("app.py", FIRST), ("mote.toml", &first)]);
+    let last = format!("{version}[mqtt]\nbroker = \"{broker}\"\n[allow]\nmqtt = [\"traced/topic\"]\n");
+    node.deploy_ok("last", &[("app.py", LAST), ("mote.toml", &last)]);
+    let listens = format!("{version}[[trigger]]\nmqtt = \"traced/topic\"\nbroker = \"{broker}\"\n");
+    node.deploy_ok("listens", &[("app.py", LISTENS), ("mote.toml", &listens)]);
+    wait_for("the subscription", || {
+        let shown = node.json(&["describe", "listens", "-o", "json"]);
+        (shown["mqtt"][0]["state"] == "subscribed").then_some(())
+    });
+}
+
+fn spans(node: &Node, trace: &str) -> Vec<Value> {
+    let (status, text) = node.manage("GET", &format!("/v1/traces/{trace}"), "");
+    match status {
+        200 => serde_json::from_str::<Value>(&text).expect("JSON")["spans"]
+            .as_array()
+            .expect("spans")
+            .clone(),
+        _ => Vec::new(),
+    }
+}
+
+fn span_of<'a>(spans: &'a [Value], name: &str) -> Option<&'a Value> {
+    spans.iter().find(|span| span["name"] == name)
+}
+
+#[test]
+fn a_call_through_three_functions_and_a_broker_is_one_trace() {
+    if !mqtt::is_there() {
+        return;
+    }
+    let broker = Broker::start();
+    let node = Node::start_with(&["--trace", "0.0001%"]);
+    deploy(&node, &broker.url());
+    let field = format!("00-{TRACE}-{PARENT}-01");
+    let answer = node.call("GET", "/first/a", &[("traceparent", &field)], b"");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let text = answer.text();
+    let seen: Vec<&str> = text.split(' ').collect();
+    assert!(seen.iter().all(|seen| seen.starts_with(&format!("00-{TRACE}-"))), "{text}");
+    let all = wait_for("the last span", || {
+        let all = spans(&node, TRACE);
+        span_of(&all, "listens").is_some().then_some(all)
+    });
+    let ids = ["first", "last", "listens"].map(|name| {
+        let span = span_of(&all, name).expect("a span");
+        (span["span"].as_str().expect("id"), span["parent"].as_str().expect("parent"))
+    });
+    assert_eq!(ids[0].1, PARENT);
+    assert_eq!((ids[1].1, ids[2].1), (ids[0].0, ids[1].0), "{all:#?}");
+    assert_eq!(seen, [format!("00-{TRACE}-{}-01", ids[0].0), format!("00-{TRACE}-{}-01", ids[1].0)]);
+    for part in ["queue", "hand-over", "run"] {
+        assert!(span_of(&all, part).is_some_and(|span| span["parent"].is_string()), "{part}");
+    }
+    // A caller that does not record its trace is not recorded here either.
+    let other = TRACE.replace('4', "5");
+    let field = format!("00-{other}-{PARENT}-00");
+    let answer = node.call("GET", "/last", &[("traceparent", &field)], b"");
+    assert_eq!(answer.text(), field);
+    assert!(spans(&node, &other).is_empty());
+}
+
+#[test]
+fn calls_that_fail_are_recorded_in_any_case() {
+    let node = Node::start_with(&["--trace", "0.0001%"]);
+    let code = "def handle(event, ctx):\n    raise ValueError('no')\n";
+    node.deploy_ok("fails", &[("app.py", code)]);
+    let failed = node.get("/fails");
+    assert_eq!(failed.status, 500);
+    let id = failed.header("mote-invocation").expect("an id").to_owned();
+    let list = node.management("/v1/traces?function=fails");
+    let call = &list["traces"][0];
+    assert_eq!((&call["invocation"], &call["outcome"]), (&id.into(), &"function".into()), "{list}");
+    assert_eq!(node.management("/v1/traces?function=other")["traces"], serde_json::json!([]));
+}
+
+#[test]
+fn without_the_setting_nothing_is_recorded() {
+    let node = Node::start();
+    node.deploy_ok("listens", &[("app.py", LISTENS)]);
+    let field = format!("00-{TRACE}-{PARENT}-01");
+    let answer = node.call("GET", "/listens", &[("traceparent", &field)], b"");
+    assert_eq!(answer.text(), field, "the field reaches the function as it came");
+    assert_eq!(node.get("/listens").text(), "none");
+    let (status, text) = node.manage("GET", "/v1/traces", "");
+    assert!(status == 404 && text.contains("--trace 1%"), "{status} {text}");
+}
+
+#[test]
+fn every_call_is_a_trace_of_its_own_with_all_of_them_recorded() {
+    let node = Node::start_with(&["--trace", "100%"]);
+    node.deploy_ok("listens", &[("app.py", LISTENS)]);
+    let answer = node.get("/listens/p%20q?secret=1");
+    let text = answer.text();
+    let trace = text.split('-').nth(1).expect("a field");
+    let list = node.management("/v1/traces");
+    let call = &list["traces"][0];
+    assert_eq!((&call["trace"], &call["name"]), (&trace.into(), &"GET /p%20q".into()), "{list}");
+    assert_eq!(call["invocation"], answer.header("mote-invocation").expect("an id"));
+    for wrong in ["00-0-0-01", "ff-x", "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01"] {
+        let answer = node.call("GET", "/listens", &[("traceparent", wrong)], b"");
+        assert!(!answer.text().contains("4BF9") && answer.text().len() == 55, "{wrong}");
+    }
+}
