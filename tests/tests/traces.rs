@@ -27,7 +27,8 @@ fn deploy(node: &Node, broker: &str) {
     let version = "version = 1\n";
     let first = format!("{version}[allow]\nfunctions = [\"last\"]\n");
     node.deploy_ok("first", &[("app.py", FIRST), ("mote.toml", &first)]);
-    let last = format!("{version}[mqtt]\nbroker = \"{broker}\"\n[allow]\nmqtt = [\"traced/topic\"]\n");
+    let last =
+        format!("{version}[mqtt]\nbroker = \"{broker}\"\n[allow]\nmqtt = [\"traced/topic\"]\n");
     node.deploy_ok("last", &[("app.py", LAST), ("mote.toml", &last)]);
     let listens = format!("{version}[[trigger]]\nmqtt = \"traced/topic\"\nbroker = \"{broker}\"\n");
     node.deploy_ok("listens", &[("app.py", LISTENS), ("mote.toml", &listens)]);
@@ -76,7 +77,10 @@ fn a_call_through_three_functions_and_a_broker_is_one_trace() {
     });
     assert_eq!(ids[0].1, PARENT);
     assert_eq!((ids[1].1, ids[2].1), (ids[0].0, ids[1].0), "{all:#?}");
-    assert_eq!(seen, [format!("00-{TRACE}-{}-01", ids[0].0), format!("00-{TRACE}-{}-01", ids[1].0)]);
+    assert_eq!(
+        seen,
+        [format!("00-{TRACE}-{}-01", ids[0].0), format!("00-{TRACE}-{}-01", ids[1].0)]
+    );
     for part in ["queue", "hand-over", "run"] {
         assert!(span_of(&all, part).is_some_and(|span| span["parent"].is_string()), "{part}");
     }
@@ -128,5 +132,50 @@ fn every_call_is_a_trace_of_its_own_with_all_of_them_recorded() {
     for wrong in ["00-0-0-01", "ff-x", "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01"] {
         let answer = node.call("GET", "/listens", &[("traceparent", wrong)], b"");
         assert!(!answer.text().contains("4BF9") && answer.text().len() == 55, "{wrong}");
+    }
+}
+
+#[test]
+fn spans_of_a_function_continue_the_trace_of_its_call() {
+    if !mote_tests::has_pip() || !mote_tests::has_npm() {
+        return mote_tests::skip("spans_of_a_function", "pip or npm is not installed");
+    }
+    let node = Node::start_with(&["--trace", "0.0001%"]);
+    let python = r#"
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+
+trace.set_tracer_provider(TracerProvider())
+tracer = trace.get_tracer("own")
+
+def handle(event):
+    with tracer.start_as_current_span("work") as span:
+        return "%032x %016x" % (span.get_span_context().trace_id, span.parent.span_id)
+"#;
+    let requirements = "opentelemetry-api\nopentelemetry-sdk\n";
+    node.deploy_ok("py", &[("app.py", python), ("requirements.txt", requirements)]);
+    let javascript = r#"
+import { context, propagation, trace } from '@opentelemetry/api';
+import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-hooks';
+import { W3CTraceContextPropagator } from '@opentelemetry/core';
+
+context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
+propagation.setGlobalPropagator(new W3CTraceContextPropagator());
+
+export async function handle(event) {
+  await null;
+  const { traceId, spanId } = trace.getSpanContext(context.active());
+  return `${traceId} ${spanId}`;
+}
+"#;
+    let packages = r#"{"type": "module", "dependencies": {"@opentelemetry/api": "1", "@opentelemetry/core": "2", "@opentelemetry/context-async-hooks": "2"}}"#;
+    node.deploy_ok("js", &[("app.mjs", javascript), ("package.json", packages)]);
+    let field = format!("00-{TRACE}-{PARENT}-01");
+    for name in ["py", "js"] {
+        let answer = node.call("GET", &format!("/{name}"), &[("traceparent", &field)], b"");
+        let all = spans(&node, TRACE);
+        let span = span_of(&all, name).expect("a span");
+        let expected = format!("{TRACE} {}", span["span"].as_str().expect("an id"));
+        assert_eq!(answer.text(), expected, "{name}");
     }
 }

@@ -98,7 +98,7 @@ export async function loadFunction(worker) {
   const init = loaded.init ?? loaded.default?.init;
   if (typeof init === 'function') await init(new Context(worker, null));
   worker.limit = spec.concurrency ?? CONCURRENCY;
-  worker.call = shape === 'fetch' ? callWithRequest(worker, handler) : callWithEvent(worker, handler);
+  worker.call = inTrace(shape === 'fetch' ? callWithRequest(worker, handler) : callWithEvent(worker, handler));
   return shape;
 }
 
@@ -156,4 +156,15 @@ function findHandler(loaded, isCommonJs) {
   const others = Object.entries({ ...standard, ...loaded }).filter(([, value]) => typeof value === 'function').map(([name]) => name);
   const cure = others.length ? `; it exports ${others.slice(0, 4).join(', ')}: name one in mote.toml as entry = "FILE:EXPORT", with compat if it was written for another platform` : '';
   throw new Error(`the module exports none of: default { fetch }, default function, fetch, handle, handler${cure}`);
+}
+
+/** If the function has set up OpenTelemetry's API (version 1), its spans continue the trace of the call. */
+function inTrace(call) {
+  const api = globalThis[Symbol.for('opentelemetry.js.api.1')];
+  if (!api?.context || !api.propagation) return call;
+  const getter = { get: (invocation, name) => invocation.header(name), keys: () => ['traceparent', 'tracestate'] };
+  return (invocation) => {
+    const context = api.propagation.extract(api.context.active(), invocation, getter);
+    return api.context.with(context, call, undefined, invocation);
+  };
 }

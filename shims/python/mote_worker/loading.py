@@ -121,3 +121,29 @@ def with_arguments(function, count):
     if takes == 1:
         return lambda event, _: function(event)
     return lambda *_: function()
+
+
+def in_trace(handler):
+    """Lets the spans that a handler makes with OpenTelemetry continue the trace of the call."""
+    import inspect
+
+    from opentelemetry import context, propagate
+
+    is_async = inspect.iscoroutinefunction(handler)
+    handler = with_arguments(handler, 2)
+
+    async def call_async(event, ctx):
+        token = context.attach(propagate.extract(event.headers))
+        try:
+            return await handler(event, ctx)
+        finally:
+            context.detach(token)
+
+    def call(event, ctx):
+        token = context.attach(propagate.extract(event.headers))
+        try:
+            return handler(event, ctx)
+        finally:
+            context.detach(token)
+
+    return call_async if is_async else call

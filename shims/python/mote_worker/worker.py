@@ -16,7 +16,7 @@ from mote_worker.asgi import Asgi, routes_without_root
 from mote_worker.blocking import Blocking, wait_for
 from mote_worker.capture import LineCapture, take_over_logging
 from mote_worker.event import Context
-from mote_worker.loading import adapted, find_entry, shape_of, with_arguments
+from mote_worker.loading import adapted, find_entry, in_trace, shape_of, with_arguments
 from mote_worker.loop import Loop
 from mote_worker.reader import FrameReader
 from mote_worker.threads import Threads
@@ -96,6 +96,8 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         limit = spec["concurrency"]
         shape = shape_of(handler, found)
         self.offers_sockets = shape == "asgi"
+        if shape not in ("asgi", "wsgi") and "opentelemetry.context" in sys.modules:
+            handler = in_trace(handler)
         self.path_root = "" if routes_without_root() else self.root
         if shape in ("asgi", "async handle"):
             self.whole_bodies = shape != "asgi" and not getattr(module, "stream_request", False)
