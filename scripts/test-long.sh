@@ -23,6 +23,8 @@ export MOTE_BIN=$target/quick/mote MOTE_LONG=1
 printf '\n== build of another version\n'
 PROFILE=quick scripts/build-version.sh 0.1.1 "$target/other-version"
 
+suite "collector" scripts/build-collector.sh
+suite "traces" cargo test -p mote-tests --test e2e -- --nocapture traces::
 suite "fuzz" env FUZZ_SECONDS=60 scripts/fuzz.sh
 suite "attack battery" cargo test -p mote-sandbox --test escape
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"

@@ -1,7 +1,11 @@
 //! Traces: W3C Trace Context in and out, and the records of calls.
 
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
 use mote_tests::mqtt::{self, Broker};
-use mote_tests::{Node, wait_for};
+use mote_tests::{Node, free_address, skip, wait_for};
 use serde_json::Value;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -38,6 +42,102 @@ fn deploy(node: &Node, broker: &str) {
     });
 }
 
+/// The OpenTelemetry Collector, which prints what it receives. `None` if it was not built.
+struct Collector {
+    child: Child,
+    dir: tempfile::TempDir,
+    grpc: SocketAddr,
+    http: SocketAddr,
+}
+
+impl Collector {
+    fn start() -> Option<Self> {
+        let home = std::env::var("HOME").unwrap_or_default();
+        let folder = std::env::var("XDG_CACHE_HOME").unwrap_or(format!("{home}/.cache"));
+        let program = format!("{folder}/mote-tools/collector-0.137.0/collector");
+        if !Path::new(&program).exists() {
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("a folder");
+        let (grpc, http) = (free_address(), free_address());
+        let settings = format!(
+            "receivers: {{otlp: {{protocols: {{grpc: {{endpoint: '{grpc}'}}, http: {{endpoint: '{http}'}}}}}}}}\n\
+             exporters: {{debug: {{verbosity: detailed}}}}\n\
+             service: {{telemetry: {{metrics: {{level: none}}}}, \
+             pipelines: {{traces: {{receivers: [otlp], exporters: [debug]}}}}}}\n"
+        );
+        std::fs::write(dir.path().join("settings.yaml"), settings).expect("a file");
+        let log = std::fs::File::create(dir.path().join("log")).expect("a file");
+        let child = Command::new(program)
+            .arg("--config")
+            .arg(dir.path().join("settings.yaml"))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("the collector");
+        let collector = Self { child, dir, grpc, http };
+        wait_for("the collector", || TcpStream::connect(http).ok());
+        Some(collector)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// The spans that have arrived: their ids, the ids of their parents, and their names.
+    fn spans(&self) -> Vec<[String; 4]> {
+        let log = self.log();
+        let field = |block: &str, name: &str| {
+            let line = block.lines().find(|line| line.trim_start().starts_with(name));
+            line.and_then(|line| line.split_once(": "))
+                .map_or("", |(_, text)| text.trim())
+                .to_owned()
+        };
+        let blocks = log.split("Span #").skip(1);
+        blocks
+            .map(|block| ["Trace ID", "Parent ID", "ID ", "Name"].map(|name| field(block, name)))
+            .collect()
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_collector_receives_one_trace_over_http_and_over_grpc() {
+    let name = "a_collector_receives_one_trace_over_http_and_over_grpc";
+    if !mqtt::is_there() {
+        return skip(name, "mosquitto is not installed");
+    }
+    let Some(collector) = Collector::start() else {
+        return skip(name, "no collector: run scripts/build-collector.sh");
+    };
+    let broker = Broker::start();
+    for url in [format!("http://{}", collector.http), format!("grpc://{}", collector.grpc)] {
+        let node = Node::start_with(&["--trace", "100%", "--otlp", &url]);
+        deploy(&node, &broker.url());
+        let answer = node.get("/first/a");
+        let text = answer.text();
+        let trace = text.split('-').nth(1).expect("a trace").to_owned();
+        let spans = wait_for("the spans", || {
+            let spans = collector.spans();
+            let is_last = |[of, _, _, name]: &[String; 4]| *of == trace && name == "listens";
+            spans.iter().any(is_last).then_some(spans)
+        });
+        let find = |name: &str| {
+            spans.iter().find(|[of, _, _, other]| *of == trace && other == name).expect(name)
+        };
+        let [first, last, listens] = ["first", "last", "listens"].map(find);
+        assert_eq!(first[1], "", "{first:?}");
+        assert_eq!((&last[1], &listens[1]), (&first[2], &last[2]));
+        assert!(!node.log().contains("did not reach the collector"), "{}", node.log());
+    }
+}
+
 fn spans(node: &Node, trace: &str) -> Vec<Value> {
     let (status, text) = node.manage("GET", &format!("/v1/traces/{trace}"), "");
     match status {
@@ -56,7 +156,7 @@ fn span_of<'a>(spans: &'a [Value], name: &str) -> Option<&'a Value> {
 #[test]
 fn a_call_through_three_functions_and_a_broker_is_one_trace() {
     if !mqtt::is_there() {
-        return;
+        return skip("a_call_through_three_functions", "mosquitto is not installed");
     }
     let broker = Broker::start();
     let node = Node::start_with(&["--trace", "0.0001%"]);
@@ -138,7 +238,7 @@ fn every_call_is_a_trace_of_its_own_with_all_of_them_recorded() {
 #[test]
 fn spans_of_a_function_continue_the_trace_of_its_call() {
     if !mote_tests::has_pip() || !mote_tests::has_npm() {
-        return mote_tests::skip("spans_of_a_function", "pip or npm is not installed");
+        return skip("spans_of_a_function", "pip or npm is not installed");
     }
     let node = Node::start_with(&["--trace", "0.0001%"]);
     let python = r#"
