@@ -74,7 +74,7 @@ mod tests {
             format!("00-{}-01", ids.replace('-', "_")),
             format!("00-{:032}-00f067aa0ba902b7-01", 0),
             format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{:016}-01", 0),
-            format!("00-+bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+            "00-+bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".to_owned(),
         ] {
             assert_eq!(TraceParent::parse(wrong.as_bytes()), None, "{wrong}");
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_stream::stream;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
-use mote_api::types::{LogLine, LogStream};
-use mote_api::{Problem, Timestamp};
+use mote_api::Problem;
+use mote_api::types::LogLine;
 use mote_engine::revision::logs::{FunctionLog, LogLevel, LogLine as EngineLine, LogSource};
 use mote_engine::{Engine, Revision};
 use mote_process::clock;
@@ -17,6 +17,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::store_work::{blocking, store_problem};
 use super::{Node, schedules, turns};
+use crate::log_line::log_line;
 use crate::logs::REMOVED;
 
 /// The live revision of `name`, or 404 with similar names.
@@ -121,30 +122,5 @@ fn lost(lines: u64) -> EngineLine {
         instance: 0,
         invocation: None,
         text: format!("{lines} lines were skipped, because they arrived too fast"),
-    }
-}
-
-pub(crate) fn log_line(function: &str, line: &EngineLine) -> LogLine {
-    LogLine {
-        time: Timestamp::from_unix_us(line.unix_us),
-        level: match line.level {
-            LogLevel::Debug => "debug",
-            LogLevel::Info => "info",
-            LogLevel::Warn => "warn",
-            LogLevel::Error => "error",
-        }
-        .to_owned(),
-        message: line.text.clone(),
-        function: function.to_owned(),
-        revision: line.revision,
-        instance: (line.instance > 0).then(|| line.instance.to_string()),
-        invocation: line.invocation.map(|id| id.to_string()),
-        stream: match line.source {
-            LogSource::Stdout => LogStream::Stdout,
-            LogSource::Stderr => LogStream::Stderr,
-            LogSource::Log => LogStream::Log,
-            LogSource::Platform => LogStream::Platform,
-        },
-        sequence: line.sequence,
     }
 }

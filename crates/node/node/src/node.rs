@@ -1,13 +1,13 @@
 //! The type of a running node.
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::accepted::Accepted;
 use crate::addresses::Addresses;
 use crate::config::Config;
 use crate::deployed::Deployed;
+use crate::ids::Ids;
 use crate::keys::Callers;
 use crate::mqtt::Mqtt;
 use crate::operators::Tenants;
@@ -50,23 +50,6 @@ pub(crate) struct Node {
     pub(crate) ids: Ids,
     pub(crate) started: Instant,
     pub(crate) ready: AtomicBool,
-}
-
-/// Random bits for ids.
-#[derive(Debug, Default)]
-pub(crate) struct Ids {
-    random: RandomState,
-    counter: AtomicU64,
-}
-
-impl Ids {
-    /// The result is unique but not secret.
-    pub(crate) fn random(&self) -> u128 {
-        let count = self.counter.fetch_add(1, Ordering::Relaxed);
-        let high = self.random.hash_one((count, 0));
-        let low = self.random.hash_one((count, 1));
-        u128::from(high) << 64 | u128::from(low)
-    }
 }
 
 impl Node {

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::config::TraceRules;
-use crate::node::Ids;
+use crate::ids::Ids;
 use call::Call;
 use collector::Collector;
 use kept::Kept;
