@@ -30,9 +30,11 @@ pub mod openwhisk;
 pub mod operators;
 pub mod paths;
 mod reach;
+pub mod sessions;
 pub mod text;
 pub mod time;
 pub mod types;
+pub mod watching;
 
 pub use client::{Client, ClientError};
 pub use error::{Problem, explain};

@@ -59,7 +59,7 @@ pub(super) fn announce(node: &Node) {
         text.push_str(&format!("  coaps+tcp  coaps+tcp://{address}\n"));
     }
     text.push_str(&format!("  admin  {}\n", node.config.socket.display()));
-    if let Some(admin) = node.config.admin {
+    if let Some(admin) = node.addresses.admin {
         let scheme = if node.addresses.certificates.is_some() { "https" } else { "http" };
         text.push_str(&format!("         {scheme}://{admin} (token in admin.token)\n"));
     }
