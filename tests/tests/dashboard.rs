@@ -2,10 +2,13 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 use mote_tests::namespaces::{HELLO, deploy_ok, start, token};
-use mote_tests::{Answer, Node, PATIENCE, call_at, free_address, is_long};
+use mote_tests::{
+    Answer, Node, PATIENCE, call_at, free_address, is_long, mote_binary, repository, skip,
+};
 
 /// A browser with a session.
 struct Browser {
@@ -264,7 +267,7 @@ fn cookies_are_closed_to_scripts_and_to_connections_that_others_can_read() {
     assert!(cookie.starts_with(&name), "{cookie}");
     assert!(cookie.ends_with("; Path=/; HttpOnly; SameSite=Strict"), "{cookie}");
     assert_eq!(answer.header("cache-control"), Some("no-store"));
-    let secured = std::process::Command::new("curl")
+    let secured = Command::new("curl")
         .args(["-ksi", &format!("https://{admin}/v1/session"), "-d", &with_token(&node.token())])
         .output()
         .expect("curl runs");
@@ -433,11 +436,45 @@ fn lists_are_short_and_compressed() {
     assert_eq!(short.header("content-encoding"), None);
 }
 
+/// Drives the page in Chromium, as a user does.
+#[test]
+fn the_page_works_in_a_browser() {
+    let folder = repository().join("dashboard");
+    let runner = folder.join("e2e/run.mjs");
+    let needed = [runner.clone(), folder.join("node_modules/playwright-core")];
+    if let Some(missing) = needed.iter().find(|path| !path.exists()) {
+        skip("the dashboard in a browser", &format!("{} is missing", missing.display()));
+        return;
+    }
+    let chromium = Command::new("sh").args(["-c", "command -v chromium"]).output().expect("sh");
+    let chromium = String::from_utf8_lossy(&chromium.stdout).trim().to_owned();
+    if chromium.is_empty() {
+        skip("the dashboard in a browser", "chromium is not installed");
+        return;
+    }
+    let node = Node::start();
+    let (address, _) = code(&node);
+    let socket = node.dir.path().join("s");
+    let code = format!("{} dashboard -q -o name", mote_binary().display());
+    let output = Command::new("node")
+        .arg(&runner)
+        .args(["--base", &format!("http://{address}"), "--code-command", &code])
+        .args(["--chromium", &chromium])
+        .env("MOTE_SOCKET", &socket)
+        .output();
+    let Ok(output) = output else {
+        skip("the dashboard in a browser", "node is not installed");
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn a_node_that_is_known_by_an_address_is_opened_there() {
     let admin = free_address();
     let node = Node::start_with(&["--admin", &admin.to_string()]);
-    let output = std::process::Command::new(mote_tests::mote_binary())
+    let output = Command::new(mote_binary())
         .args(["--node", &format!("http://localhost:{}", admin.port()), "dashboard", "-o", "name"])
         .env("MOTE_TOKEN", token(&node, "reader", "viewer", None))
         .output()
