@@ -63,6 +63,7 @@ pub(super) fn announce(node: &Node) {
         let scheme = if node.addresses.certificates.is_some() { "https" } else { "http" };
         text.push_str(&format!("         {scheme}://{admin} (token in admin.token)\n"));
     }
+    text.push_str("  page   mote dashboard opens it in a browser\n");
     for (scheme, address) in node.mqtt.own_broker.iter().flat_map(|broker| broker.listeners()) {
         text.push_str(&format!("  {scheme:<5}  {scheme}://{address}\n"));
     }
