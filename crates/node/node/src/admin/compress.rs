@@ -16,7 +16,7 @@ use mote_http::static_files::accepts;
 /// Shorter answers fit into one network packet anyway.
 const BYTES_MIN: u64 = 1_024;
 /// Longer answers are sent as they are, because compressing them would hold up other requests.
-const BYTES_MAX: u64 = 8 << 20;
+const BYTES_MAX: u64 = 2 << 20;
 /// The fastest level. Lists of functions shrink to a seventh with it.
 const LEVEL: Compression = Compression::fast();
 
