@@ -48,6 +48,7 @@ lint "Rust, clippy" clippy
 lint "Rust, cycles of modules" python3 -B scripts/check-cycles.py
 lint "shell" shellcheck "${shell[@]}"
 lint "JavaScript, syntax" each node --check -- "${node[@]}"
+lint "dashboard, types and built files" scripts/check-dashboard.sh
 lint "Python, bench" in_folder bench "$tools/ruff" check --quiet .
 lint "Python, bench, types" in_folder bench "$tools/mypy" --no-error-summary
 lint "prose" scripts/lint-prose.sh

@@ -92,13 +92,14 @@ need_coap_client() {
 coap=''
 venv=''
 clients=''
+dashboard=''
 nats=''
 groups=("$@")
 [ $# -gt 0 ] || groups=(build test demo)
 for group in "${groups[@]}"; do
   case $group in
     build) need_build ;;
-    test) need_build; need_python; need_node; have chromium || want chromium; have haproxy || want haproxy; have logrotate || want logrotate; need_process_tools; need_promtool; need_mosquitto; need_systemd_tools; need_upgrade_tools; need_coap_client; venv=wanted; clients=wanted; nats=wanted ;;
+    test) need_build; need_python; need_node; have chromium || want chromium; have haproxy || want haproxy; have logrotate || want logrotate; need_process_tools; need_promtool; need_mosquitto; need_systemd_tools; need_upgrade_tools; need_coap_client; venv=wanted; clients=wanted; dashboard=wanted; nats=wanted ;;
     demo) need_python; need_node; need_mosquitto; need_coap_client ;;
     tls) have wrk || want wrk; have openssl || want openssl; have nginx || [ -x /usr/sbin/nginx ] || want nginx-light ;;
     bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools ;;
@@ -111,7 +112,7 @@ for group in "${groups[@]}"; do
     guests) need_guests ;;
     kernel) need_kernel ;;
     java) have javac || want default-jdk-headless; have mvn || want maven ;;
-    lint) need_build; need_python; need_node; have shellcheck || want shellcheck ;;
+    lint) need_build; need_python; need_node; dashboard=wanted; have shellcheck || want shellcheck ;;
     *) say "unknown group $group; there are build, test, demo, bench, check, tls, cold, profile, fuzz, lint, dist, static, guests, kernel, java"; exit 2 ;;
   esac
 done
@@ -158,6 +159,19 @@ if [ -n "$clients" ]; then
       cp "$root/tests/package.json" "$folder/installed.json"
     else
       say "could not install them; the tests that need them will be skipped"
+    fi
+  fi
+fi
+# What builds and drives the dashboard. `npm ci` would refuse the list, because one optional package
+# for Windows is not in every registry; `npm install` takes the same versions.
+if [ -n "$dashboard" ]; then
+  folder=$(cd "$(dirname "$0")/.." && pwd)/dashboard
+  if ! cmp -s "$folder/package-lock.json" "$folder/node_modules/installed-lock.json"; then
+    say "installing the packages of dashboard/package-lock.json"
+    if npm install --silent --no-save --no-audit --no-fund --ignore-scripts --prefix "$folder" >/dev/null; then
+      cp "$folder/package-lock.json" "$folder/node_modules/installed-lock.json"
+    else
+      say "could not install them; what needs them will be skipped"
     fi
   fi
 fi

@@ -466,6 +466,7 @@ documents! {
     cloudevents: "docs/guides/cloudevents.md",
     coap: "docs/guides/coap.md",
     coap_dtls: "docs/guides/coap-dtls.md",
+    dashboard: "docs/guides/dashboard.md",
     mqtt: "docs/guides/mqtt.md",
     moving: "docs/guides/moving.md",
     moving_from_fission: "docs/guides/moving-from-fission.md",

@@ -26,6 +26,7 @@ mod compat_manifests;
 mod compat_programs;
 mod compat_routes;
 mod compat_status;
+mod dashboard;
 mod demo;
 mod deploys;
 mod documents;

@@ -30,10 +30,12 @@ pub mod openwhisk;
 pub mod operators;
 pub mod paths;
 mod reach;
+pub mod sessions;
 pub mod text;
 pub mod time;
 pub mod traces;
 pub mod types;
+pub mod watching;
 
 pub use client::{Client, ClientError};
 pub use error::{Problem, explain};

@@ -24,6 +24,7 @@ use crate::openwhisk::{
 use crate::operators::{
     AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens,
 };
+use crate::sessions::{Session, SessionCode, SessionRequest};
 use crate::traces::{Span, Trace, TraceList, TraceSummary};
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
@@ -32,6 +33,7 @@ use crate::types::{
     ScheduleOutcome, ScheduleRun, Secret, SecretList, Stop, TrafficEdit, TrafficRequest,
     TrafficResult, TrafficShare,
 };
+use crate::watching::{DurationSums, Durations, FunctionSummaries, FunctionSummary};
 
 /// Returns the document as pretty JSON with a final newline. It is the file in the repository, which a
 /// test writes. Programs contain the compressed file, which is decompressed at each call, because both
@@ -59,11 +61,11 @@ fn described() -> String {
     info(
         title = "mote management API",
         version = "1",
-        description = "Deploys, runs and watches functions on one node. On the node's Unix socket, the user id identifies the caller (root and the user that runs mote may use it); over TCP, every request needs `Authorization: Bearer TOKEN`. Errors are `application/problem+json` with a stable `code`."
+        description = "Deploys, runs and watches functions on one node. On the node's Unix socket, the user id identifies the caller (root and the user that runs mote may use it); over TCP, every request needs `Authorization: Bearer TOKEN`, or the cookie of a session, with `Mote-Csrf` if it is not GET or HEAD. Errors are `application/problem+json` with a stable `code`."
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, traces, trace, openapi_json, livez,
+        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, begin_session, session, end_session, session_code, durations, traces, trace, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
@@ -72,9 +74,10 @@ fn described() -> String {
         InvokeAnswer, InvokeRequest, JournalList, JournalState, JournalStatus, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
         LogStream, MqttUser, MqttUserRequest, MqttUsers, NodeBudget, NodeStatus, Problem,
         Rate, Reach, RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
-        ScheduleOutcome, ScheduleRun, Secret, SecretList, Span,
-        SplitRequest, Stop, Trace, TraceList, TraceSummary, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
-        WhiskManifest, WhiskResult, WhiskRule, WhiskSequence
+        ScheduleOutcome, ScheduleRun, Secret, SecretList,
+        SplitRequest, Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
+        WhiskManifest, WhiskResult, WhiskRule, WhiskSequence,
+        Span, Trace, TraceList, TraceSummary, SessionRequest, Session, SessionCode, FunctionSummary, FunctionSummaries, Durations, DurationSums
     )),
     security((), ("bearer" = []))
 )]
@@ -143,9 +146,11 @@ fn take_journal() {}
 fn give_journal_back() {}
 
 /// All functions, by name.
-#[utoipa::path(get, path = "/v1/functions", tag = "functions", responses(
-    (status = 200, body = FunctionList),
-))]
+#[utoipa::path(get, path = "/v1/functions", tag = "functions",
+    params(("view" = Option<String>, Query, description = "`summary` for the short form, FunctionSummaries")),
+    responses(
+        (status = 200, body = FunctionList),
+    ))]
 fn functions() {}
 
 /// One function.
@@ -328,6 +333,15 @@ fn scale() {}
         (status = 404, body = Problem, content_type = "application/problem+json"),
     ))]
 fn logs() {}
+
+/// How long the invocations and starts of one function took, counted since the node started.
+#[utoipa::path(get, path = "/v1/functions/{name}/durations", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    responses(
+        (status = 200, body = Durations),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn durations() {}
 
 /// Accepted invocations, newest first, without their answers.
 #[utoipa::path(get, path = "/v1/invocations", tag = "invocations",
@@ -648,6 +662,43 @@ fn kv_increment() {}
         (status = 422, body = Problem, content_type = "application/problem+json", description = "names that are not valid, or that do not exist"),
     ))]
 fn openwhisk() {}
+
+/// Begins a session of a browser, which has the rights of the token, or of the maker of the code.
+///
+/// The answer sets a cookie that the browser's pages cannot read. A session lasts 12 hours, ends
+/// with its token, and ends when the node stops.
+#[utoipa::path(post, path = "/v1/session", tag = "node",
+    request_body(content = SessionRequest),
+    responses(
+        (status = 200, body = Session),
+        (status = 401, body = Problem, content_type = "application/problem+json", description = "the token or code is not valid"),
+        (status = 403, body = Problem, content_type = "application/problem+json", description = "the request comes from another site's page, or is not encrypted"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "neither a token nor a code, or both"),
+        (status = 429, body = Problem, content_type = "application/problem+json", description = "too many wrong tokens from this address"),
+    ),
+    security(()))]
+fn begin_session() {}
+
+/// The session to which the request belongs.
+#[utoipa::path(get, path = "/v1/session", tag = "node", responses(
+    (status = 200, body = Session),
+    (status = 401, body = Problem, content_type = "application/problem+json", description = "the request belongs to no session"),
+))]
+fn session() {}
+
+/// Ends the session at once.
+#[utoipa::path(delete, path = "/v1/session", tag = "node", responses(
+    (status = 204, description = "ended"),
+    (status = 401, body = Problem, content_type = "application/problem+json", description = "the request belongs to no session"),
+))]
+fn end_session() {}
+
+/// Makes a code that begins one session with the rights of the sender, within 60 seconds. If the
+/// management API listens on no TCP address, it begins to listen on one of this machine.
+#[utoipa::path(post, path = "/v1/session/code", tag = "node", responses(
+    (status = 200, body = SessionCode),
+))]
+fn session_code() {}
 
 /// Recorded calls, newest first.
 #[utoipa::path(get, path = "/v1/traces", tag = "functions",

@@ -33,6 +33,8 @@ pub const INVOKE: &str = "/v1/functions/{name}/invoke";
 pub const SCALE: &str = "/v1/functions/{name}/scale";
 /// `GET`: log lines of one function, one JSON object per line.
 pub const LOGS: &str = "/v1/functions/{name}/logs";
+/// `GET`: how long the invocations and starts of one function took.
+pub const DURATIONS: &str = "/v1/functions/{name}/durations";
 /// `GET`: accepted invocations, newest first.
 pub const INVOCATIONS: &str = "/v1/invocations";
 /// `GET`, `DELETE` (cancel): one accepted invocation.
@@ -59,6 +61,10 @@ pub const KEY_ROTATE: &str = "/v1/keys/{name}/rotate";
 pub const TOKENS: &str = "/v1/tokens";
 /// `DELETE` (makes the token invalid): one token.
 pub const TOKEN: &str = "/v1/tokens/{name}";
+/// `GET`, `POST` (begins it, with a token or a code), `DELETE` (ends it): the session of a browser.
+pub const SESSION: &str = "/v1/session";
+/// `POST`: makes a code that begins one session.
+pub const SESSION_CODE: &str = "/v1/session/code";
 /// `GET`, `POST` (makes a namespace): all namespaces.
 pub const NAMESPACES: &str = "/v1/namespaces";
 /// `GET`, `PUT` (replaces the limits), `DELETE`: one namespace.
@@ -97,6 +103,9 @@ pub const HEADER_METHOD: &str = "mote-method";
 pub const HEADER_PATH: &str = "mote-path";
 /// Request header with the namespace of all names in the request that are written without one.
 pub const HEADER_NAMESPACE: &str = "mote-namespace";
+/// Request header of a change that a browser sends with its session. Its value is the session's
+/// `csrf`.
+pub const HEADER_CSRF: &str = "mote-csrf";
 /// Response header with the id of the invocation.
 pub const HEADER_INVOCATION: &str = "mote-invocation";
 /// Response header with the error code, if `mote` made the answer and not the function.

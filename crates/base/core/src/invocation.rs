@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mote_spec::fields::without;
+use mote_spec::fields::{without, without_sessions};
 use mote_spec::mqtt::Connection;
 use mote_spec::{
     Access, AsyncRules, CertificateRules, CoapResource, FunctionName, HttpRules, Platform, Rates,
@@ -374,10 +374,25 @@ impl Head {
 pub struct HeadBuilder(Head);
 
 impl HeadBuilder {
-    /// Adds one field. The caller must have checked that name and value do not contain LF or NUL.
+    /// Adds one field, without the cookies with which a browser manages the node. The caller must
+    /// have checked that name and value do not contain LF or NUL.
     pub fn header(&mut self, name: &[u8], value: &[u8]) -> &mut Self {
-        self.0.has_preference |= name.eq_ignore_ascii_case(b"prefer");
+        // The length rules out most fields quickly.
+        if name.len() == 6 {
+            self.0.has_preference |= name.eq_ignore_ascii_case(b"prefer");
+            if name.eq_ignore_ascii_case(b"cookie") {
+                return self.cookies(value);
+            }
+        }
         put_header(&mut self.0.buffer, name, value);
+        self
+    }
+
+    fn cookies(&mut self, value: &[u8]) -> &mut Self {
+        let kept = without_sessions(value);
+        if !kept.is_empty() || value.is_empty() {
+            put_header(&mut self.0.buffer, b"cookie", &kept);
+        }
         self
     }
 

@@ -76,3 +76,17 @@ fn fields_are_removed_wherever_they_stand() {
         assert_eq!(head.headers(), [rest, b"x\nnew\n"].concat(), "{names:?}");
     }
 }
+
+/// A browser sends the cookies of a host to all its ports, also those of the node's dashboard.
+#[test]
+fn heads_have_no_cookie_of_a_session() {
+    let fields = |cookies: &str| {
+        let mut builder = Head::builder(b"GET", b"/", b"");
+        builder.header(b"Cookie", cookies.as_bytes()).header(b"accept", b"*/*");
+        String::from_utf8(builder.finish().headers().to_vec()).expect("text")
+    };
+    assert_eq!(fields("a=1; b=2"), "cookie\na=1; b=2\naccept\n*/*\n");
+    assert_eq!(fields("a=1; mote-session-6684=x"), "cookie\na=1\naccept\n*/*\n");
+    assert_eq!(fields("mote-session-6684=x"), "accept\n*/*\n");
+    assert_eq!(fields(""), "cookie\n\naccept\n*/*\n");
+}

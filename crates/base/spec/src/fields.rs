@@ -1,4 +1,11 @@
-//! Names of header fields: how they are compared, and which of them only the node itself may set.
+//! Names of header fields: how they are compared, which of them only the node itself may set, and
+//! what no function may see.
+
+use std::borrow::Cow;
+
+/// The beginning of the name of the cookie with which a browser manages the node. The port of the
+/// node follows.
+pub const SESSION_COOKIE: &str = "mote-session-";
 
 /// The beginnings of fields that a front or a trigger adds to an invocation, in addition to
 /// `mote-`. They hold properties of an MQTT message, and options of CoAP that HTTP does not have.
@@ -39,4 +46,35 @@ pub fn without<'a>(name: &'a [u8], start: &[u8]) -> Option<&'a [u8]> {
 /// programs, all signs except letters and digits are the same.
 fn dashed(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
+}
+
+/// Removes the cookies of sessions from the value of `Cookie`. A browser sends a host's cookies to
+/// all ports of the host, so it would send the session of the node's dashboard to functions, too.
+pub fn without_sessions(cookies: &[u8]) -> Cow<'_, [u8]> {
+    let name = SESSION_COOKIE.as_bytes();
+    if !cookies.windows(name.len()).any(|part| part == name) {
+        return Cow::Borrowed(cookies);
+    }
+    let all = cookies.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    let kept: Vec<&[u8]> = all.filter(|cookie| !cookie.starts_with(name)).collect();
+    Cow::Owned(kept.join(&b"; "[..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_see_no_session() {
+        for (sent, kept) in [
+            ("a=1; b=2", "a=1; b=2"),
+            ("mote-session-6684=x", ""),
+            ("a=1; mote-session-6684=x; b=2", "a=1; b=2"),
+            ("mote-session-6684=x;mote-session-1=y;  a=1", "a=1"),
+            ("a=mote-session-6684", "a=mote-session-6684"),
+            ("my-mote-session-1=2", "my-mote-session-1=2"),
+        ] {
+            assert_eq!(&*without_sessions(sent.as_bytes()), kept.as_bytes(), "{sent}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ mod args;
 mod bench;
 mod completion;
 mod config_verb;
+mod dashboard;
 mod deploy;
 mod explain;
 mod export;

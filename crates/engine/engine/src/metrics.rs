@@ -260,6 +260,19 @@ struct TriggerMetrics {
     request_duration: DurationHistogram,
 }
 
+/// The durations of one function: for each histogram, the count of each bucket of [`BOUNDS_US`] and
+/// the sum in nanoseconds.
+///
+/// [`BOUNDS_US`]: crate::durations::BOUNDS_US
+pub struct FunctionDurations {
+    /// Arrival to the head of the answer, by trigger.
+    pub requests: Vec<(&'static str, (Vec<u64>, u64))>,
+    pub queue: (Vec<u64>, u64),
+    pub start: (Vec<u64>, u64),
+    /// Inside the function.
+    pub run: (Vec<u64>, u64),
+}
+
 struct Timings {
     latencies: Latencies,
     queue: DurationHistogram,
@@ -349,6 +362,25 @@ impl FunctionMetrics {
     pub fn starts(&self) -> (u64, u64) {
         let starts = self.families.start_duration.get(&self.label());
         starts.map_or((0, 0), |starts| starts.count_and_sum_ns())
+    }
+
+    /// The durations so far. A trigger that nothing came by is left out.
+    pub fn durations(&self) -> FunctionDurations {
+        let of = |histogram: Option<&DurationHistogram>| {
+            histogram.cloned().unwrap_or_default().counts_and_sum_ns()
+        };
+        let of_trigger = |trigger: Trigger| {
+            let used = self.by_trigger[trigger_index(trigger)].get()?;
+            Some((trigger.as_str(), of(Some(&used.request_duration))))
+        };
+        let requests = (1..).map_while(Trigger::from_wire).filter_map(of_trigger);
+        let timings = self.timings.get();
+        FunctionDurations {
+            requests: requests.collect(),
+            queue: of(timings.map(|timings| &timings.queue)),
+            start: of(self.families.start_duration.get(&self.label()).as_deref()),
+            run: of(timings.map(|timings| &timings.invoke)),
+        }
     }
 
     /// The number of invocations that waited for an instance to start.

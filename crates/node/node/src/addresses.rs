@@ -13,6 +13,8 @@ pub(crate) struct Addresses {
     pub(crate) coap_tcp: Option<SocketAddr>,
     pub(crate) coap_dtls: Option<SocketAddr>,
     pub(crate) coap_tls: Option<SocketAddr>,
+    /// The management API, if the setting `admin` names an address.
+    pub(crate) admin: Option<SocketAddr>,
     pub(crate) certificates: Option<Arc<Certificates>>,
     /// For each API for other platforms' clients, the platform and the address.
     pub(crate) compat: Vec<(&'static str, String)>,

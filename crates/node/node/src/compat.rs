@@ -19,8 +19,8 @@ use mote_http::http;
 use mote_http::http::Stopper;
 use mote_journal::{Reader, problem_of};
 use mote_platforms::compat::node::{
-    Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
-    Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets, TokenKey,
+    Access, Act, Admission, Call, Change, Collection, Credential, Deploy, Deploys, Documents,
+    Function, Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets,
 };
 use mote_platforms::compat::{Bound, Context, Queue, Stop};
 use mote_platforms::tinyfaas::{GrpcFront, Ports, TinyFaasFront};
@@ -356,7 +356,7 @@ impl Access for PlatformNode {
         self.node.tenants.operators.admits(from, token, needed)
     }
 
-    fn is_valid(&self, key: TokenKey) -> bool {
+    fn is_valid(&self, key: Credential) -> bool {
         self.node.tenants.operators.is_valid(key)
     }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::accepted::Accepted;
 use crate::addresses::Addresses;
+use crate::admin::OnDemand;
 use crate::config::Config;
 use crate::deployed::Deployed;
 use crate::ids::Ids;
@@ -47,6 +48,8 @@ pub(crate) struct Node {
     pub(crate) outgoing: Outgoing,
     /// Accepts OpenWhisk manifests, if OpenWhisk's API is on.
     pub(crate) openwhisk: Option<mote_platforms::openwhisk::Manifests>,
+    /// The listener of the management API that is opened for browsers.
+    pub(crate) on_demand: OnDemand,
     pub(crate) ids: Ids,
     pub(crate) started: Instant,
     pub(crate) ready: AtomicBool,

@@ -49,7 +49,7 @@ fn listeners(node: &Node) -> Vec<Reach> {
         if shows { "callers of functions" } else { "callers with a key" },
     );
     let plain = node.config.admin_plain;
-    add("admin", node.config.admin, if plain { OPERATORS } else { "operators with the token" });
+    add("admin", node.addresses.admin, if plain { OPERATORS } else { "operators with the token" });
     for (platform, url) in &node.addresses.compat {
         let host = url.split_once("://").map_or(url.as_str(), |(_, host)| host);
         let who = match *platform {

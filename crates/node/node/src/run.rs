@@ -166,6 +166,7 @@ fn node(
         deployed,
         outgoing,
         deploys: Default::default(),
+        on_demand: Default::default(),
         ids: Default::default(),
         started,
         ready: false.into(),

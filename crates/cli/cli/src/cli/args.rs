@@ -192,6 +192,12 @@ pub(super) enum Verb {
     Kv(Kv),
     /// Manage the users of the node's own MQTT broker
     Mqtt(Mqtt),
+    /// Open the node's dashboard in a browser
+    ///
+    /// The command makes an address that logs one browser in, within a minute and with the rights of
+    /// this user or of the token. If this machine has no display, or with --output name, it prints
+    /// the address.
+    Dashboard,
     /// Check the node and its machine
     Doctor,
     /// Measure how fast a function or a URL answers

@@ -11,9 +11,9 @@ use super::args::{Args, Global, OnFailure, Verb};
 use super::failure::Failure;
 use super::output::Output;
 use super::{
-    bench, completion, config_verb, deploy, ended, explain, export, fleet, functions, import,
-    invocations, invoke, key, kv, login, logs, mqtt, namespace, node, nodes, operators, program,
-    rollout, scale, schedules, secret, simulate, top,
+    bench, completion, config_verb, dashboard, deploy, ended, explain, export, fleet, functions,
+    import, invocations, invoke, key, kv, login, logs, mqtt, namespace, node, nodes, operators,
+    program, rollout, scale, schedules, secret, simulate, top,
 };
 
 /// Runs the command line of this process.
@@ -91,6 +91,7 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
             Verb::Audit(args) => operators::audit(&client, &args, output).await,
             Verb::Kv(args) => kv::run(&client, &args.verb, output).await,
             Verb::Mqtt(args) => mqtt::run(&client, &args.verb, output).await,
+            Verb::Dashboard => dashboard::run(&client, output).await,
             Verb::Doctor => node::doctor(&client, global, output).await,
             Verb::Nodes
             | Verb::Login(_)

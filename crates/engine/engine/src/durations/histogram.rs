@@ -11,7 +11,7 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 
 /// The upper bounds in microseconds. They begin at 50 us, because an invocation at the edge often
 /// takes far less than the 5 ms at which the usually recommended bounds begin.
-const BOUNDS_US: [u64; 14] = [
+pub const BOUNDS_US: [u64; 14] = [
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 250_000, 1_000_000, 2_500_000,
     10_000_000,
 ];
@@ -38,10 +38,16 @@ impl DurationHistogram {
         self.0.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
+    /// The count of each bucket, and the sum of all durations in nanoseconds.
+    pub fn counts_and_sum_ns(&self) -> (Vec<u64>, u64) {
+        let counts = self.0.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        (counts, self.0.sum_ns.load(Ordering::Relaxed))
+    }
+
     /// The number of durations that were counted, and their sum in nanoseconds.
     pub fn count_and_sum_ns(&self) -> (u64, u64) {
-        let count = self.0.buckets.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-        (count, self.0.sum_ns.load(Ordering::Relaxed))
+        let (counts, sum_ns) = self.counts_and_sum_ns();
+        (counts.iter().sum(), sum_ns)
     }
 }
 
@@ -79,6 +85,9 @@ mod tests {
         for ns in [0, 50_000, 50_001, 1_000_000, 10_000_000_000, u64::from(u32::MAX) * 1_000_000] {
             histogram.observe_ns(ns);
         }
+        let (counts, sum_ns) = histogram.counts_and_sum_ns();
+        assert_eq!(counts, [2, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(sum_ns, 10_001_100_001 + u64::from(u32::MAX) * 1_000_000);
         let mut registry = Registry::default();
         registry.register("d", "durations", histogram);
         let mut text = String::new();

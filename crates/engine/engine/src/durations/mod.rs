@@ -3,5 +3,5 @@
 mod histogram;
 mod latency;
 
-pub use histogram::DurationHistogram;
+pub use histogram::{BOUNDS_US, DurationHistogram};
 pub use latency::Latencies;

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::metrics::FunctionMetrics;
+use crate::metrics::{FunctionDurations, FunctionMetrics};
 use mote_core::elsewhere::RevisionKey;
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
 use mote_pool::admission::Callee;
@@ -322,6 +322,11 @@ impl Revision {
     /// The number of invocations that waited for an instance to start.
     pub fn cold_starts(&self) -> u64 {
         self.metrics.cold_starts()
+    }
+
+    /// How long the function's invocations and starts took.
+    pub fn durations(&self) -> FunctionDurations {
+        self.metrics.durations()
     }
 
     /// The latency in nanoseconds that a `share` of all answers did not exceed.

@@ -44,7 +44,7 @@ fn subject(method: &str, parts: &[&str]) -> Subject {
     match parts {
         ["metrics"] => Subject::List,
         ["v1", rest @ ..] => match rest {
-            ["openapi.json"] => Subject::Public,
+            ["openapi.json"] | ["session"] | ["session", "code"] => Subject::Public,
             ["functions" | "schedules" | "invocations" | "dead-letters" | "keys" | "kv"] => {
                 Subject::List
             }
@@ -55,7 +55,7 @@ fn subject(method: &str, parts: &[&str]) -> Subject {
             [
                 "functions",
                 _,
-                "revisions" | "traffic" | "rollback" | "invoke" | "scale" | "logs",
+                "revisions" | "traffic" | "rollback" | "invoke" | "scale" | "logs" | "durations",
             ] => Subject::Function(2),
             ["secrets", _] => Subject::Secret(2),
             ["keys", _] | ["keys", _, "rotate"] => Subject::Key(2),

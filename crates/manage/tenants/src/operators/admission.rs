@@ -13,8 +13,10 @@ use arc_swap::ArcSwap;
 use mote_spec::name::kept;
 use sha2::{Digest as _, Sha256};
 
+use crate::operators::credential::{Credential, Maker, TokenKey, random_text};
 use crate::operators::guesses::Guesses;
 use crate::operators::role::Role;
+use crate::operators::sessions::Sessions;
 
 /// Longest token that is examined, in bytes.
 const TOKEN_BYTES_MAX: usize = 1_024;
@@ -51,7 +53,7 @@ pub enum Admission {
     TooManyTries,
 }
 
-/// A valid token.
+/// A valid token, or a session of its holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
     /// The name of the token. If the token is for a namespace, the namespace and a slash come
@@ -59,17 +61,23 @@ pub struct Admitted {
     pub name: Arc<str>,
     /// Whether the token permits everything on the whole node.
     pub is_operator: bool,
-    /// Identifies the token, so that [`Operators::is_valid`] can check it again later.
-    pub key: TokenKey,
+    /// Identifies the token or session, so that [`Operators::is_valid`] can check it again later.
+    pub key: Credential,
 }
 
-/// The SHA-256 of a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenKey([u8; 32]);
-
-impl TokenKey {
-    pub fn of(token: &str) -> Self {
-        Self(Sha256::digest(token).into())
+impl Admission {
+    /// The decision about the holder with this name, role and scope.
+    pub(crate) fn of_role(
+        (name, role, scope): (&str, Role, &Scope),
+        needed: Role,
+        key: Credential,
+    ) -> Self {
+        let name = kept(name, scope.namespace().map(|it| &**it)).into();
+        if role < needed {
+            return Admission::OtherRole { name, role };
+        }
+        let is_operator = role == Role::Operator && *scope == Scope::All;
+        Admission::Admitted(Admitted { name, is_operator, key })
     }
 }
 
@@ -82,7 +90,8 @@ impl TokenKey {
 pub struct Operators {
     owner: Option<[u8; 32]>,
     holders: ArcSwap<HashMap<[u8; 32], Holder>>,
-    guesses: Guesses,
+    pub(crate) guesses: Guesses,
+    pub(crate) sessions: Sessions,
 }
 
 impl Operators {
@@ -112,40 +121,53 @@ impl Operators {
     /// Decides whether the sender of `token` at this address has at least the role `needed`, and in
     /// which scope. Counts wrong tokens. Valid tokens are never slowed down.
     pub fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope) {
-        let token = token.map(str::trim).filter(|token| token.len() <= TOKEN_BYTES_MAX);
-        let key = TokenKey::of(token.unwrap_or_default());
-        let holder = token.and_then(|_| self.holder(key));
-        let full = |name: &str, scope: &Scope| kept(name, scope.namespace().map(|it| &**it)).into();
+        let key = token.and_then(Self::examined).map(TokenKey::of);
+        let holder = key.and_then(|key| Some((self.holder(key)?, key)));
         match holder {
-            Some(Holder { name, role, scope, .. }) if role < needed => {
-                (Admission::OtherRole { name: full(&name, &scope), role }, scope)
+            Some((Holder { name, role, scope, .. }, key)) => {
+                let of = (&*name, role, &scope);
+                (Admission::of_role(of, needed, Credential::Token(key)), scope)
             }
-            Some(Holder { name, role, scope, .. }) => {
-                let is_operator = role == Role::Operator && scope == Scope::All;
-                let name = full(&name, &scope);
-                (Admission::Admitted(Admitted { name, is_operator, key }), scope)
-            }
-            None if self.guesses.may_guess(from, Instant::now()) => {
+            // A request without a token guesses nothing.
+            None if token.is_none() || self.guesses.may_guess(from, Instant::now()) => {
                 (Admission::Refused, Scope::All)
             }
             None => (Admission::TooManyTries, Scope::All),
         }
     }
 
+    /// The part of a sent token that is compared with the tokens. `None` if the token is too long.
+    pub(crate) fn examined(token: &str) -> Option<&str> {
+        Some(token.trim()).filter(|token| token.len() <= TOKEN_BYTES_MAX)
+    }
+
     /// The scope of a valid token. Other tokens are not counted as wrong ones, because they may be
     /// credentials for a function.
     pub fn scope_of(&self, token: &str) -> Option<Scope> {
-        let token = token.trim();
-        if token.len() > TOKEN_BYTES_MAX {
-            return None;
-        }
-        Some(self.holder(TokenKey::of(token))?.scope)
+        Some(self.holder(TokenKey::of(Self::examined(token)?))?.scope)
     }
 
-    /// Whether a token that was admitted is still valid, so that it was not revoked and has not
-    /// expired.
-    pub fn is_valid(&self, key: TokenKey) -> bool {
-        self.holder(key).is_some()
+    /// Whether a token or session that was admitted is still valid, so that it was not ended or
+    /// revoked and has not expired.
+    pub fn is_valid(&self, key: Credential) -> bool {
+        let maker = match key {
+            Credential::Token(key) => Some(Maker::Token(key)),
+            Credential::Session(key) => self.sessions.maker(key, Instant::now()),
+        };
+        maker.is_some_and(|maker| self.rights(maker).is_some())
+    }
+
+    /// What the maker of a session may do, as long as it may do anything.
+    pub(crate) fn rights(&self, maker: Maker) -> Option<Holder> {
+        match maker {
+            Maker::Token(key) => self.holder(key),
+            Maker::User(uid) => Some(Holder {
+                name: user_name(uid).into(),
+                role: Role::Operator,
+                scope: Scope::All,
+                expires_unix_ms: None,
+            }),
+        }
     }
 
     fn holder(&self, TokenKey(hash): TokenKey) -> Option<Holder> {
@@ -169,11 +191,9 @@ impl Operators {
     }
 }
 
-/// 256 random bits as hexadecimal digits.
-pub(crate) fn random_text() -> io::Result<String> {
-    let mut bytes = [0; 32];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(base16ct::lower::encode_string(&bytes))
+/// The name in the record of acts for a user of the management socket.
+pub fn user_name(uid: u32) -> String {
+    format!("user {uid}")
 }
 
 /// Returns the token in the value of `Authorization`. The scheme's name may be in either case (RFC
@@ -196,7 +216,7 @@ mod tests {
     }
 
     fn admitted(name: &str, token: &str, is_operator: bool) -> Admission {
-        let key = TokenKey::of(token);
+        let key = Credential::Token(TokenKey::of(token));
         Admission::Admitted(Admitted { name: name.into(), is_operator, key })
     }
 
@@ -218,7 +238,7 @@ mod tests {
         );
         let ships = admitted("ships", "token-of-ships", false);
         assert_eq!(admits("token-of-ships", Role::Viewer), ships);
-        let key = TokenKey::of("token-of-old");
+        let key = Credential::Token(TokenKey::of("token-of-old"));
         assert!(!operators.is_valid(key), "what an expired one has begun has to end");
         assert_eq!(admits("token-of-old", Role::Viewer), Admission::Refused, "expired");
         assert_eq!(admits("", Role::Viewer), Admission::Refused);

@@ -29,13 +29,15 @@ const NAMESPACE_BYTES_MAX: u64 = 512 << 10;
 const OPEN_MAX: usize = 64;
 /// Longest part of a path or a name that is recorded, in characters.
 const TEXT_CHARS_MAX: usize = 256;
-/// Pause between two records of refused requests of one sender, so that refused requests cannot
-/// push out the record of changes.
+/// Pause between two records of refused requests of one sender, and of the same request about
+/// sessions, so that these cannot push out the record of changes.
 const REFUSED_PAUSE_MS: u64 = 1_000;
+/// The beginning of the paths about sessions. Every role may send these requests.
+const SESSIONS: &str = "/v1/session";
 /// The status of acts whose client disconnected before the answer, as in nginx.
 const CLIENT_LEFT: u16 = 499;
-/// The maximum number of senders whose last refused request is remembered. A node has fewer
-/// tokens than this, so there is room for each.
+/// The maximum number of senders whose last such request is remembered. A node has fewer tokens
+/// than this, so there is room for each.
 const REFUSED_MAX: usize = 4_096;
 
 /// Whether requests with this method change nothing.
@@ -105,7 +107,7 @@ pub struct Audit {
 struct State {
     /// Open files by name, each with its length in bytes.
     files: HashMap<String, (File, u64)>,
-    /// The time of each sender's last act that was refused.
+    /// The time of each sender's last act that was refused, or was about a session.
     refused_at_unix_ms: HashMap<String, u64>,
     has_failed: bool,
 }
@@ -117,15 +119,20 @@ impl Audit {
     }
 
     /// Records an act. Acts that were refused because of a role are recorded at most once a second
-    /// for each sender. For a token of a namespace, the same applies to all acts that failed
+    /// for each sender, and logins, logouts and codes at most once a second each. For a token of a namespace, the same applies to all acts that failed
     /// because of the request. If the disk is full, the act is not recorded, and the node's log
     /// says so once.
     pub fn record(&self, act: &Act) {
         let namespace = of_kept(&act.who).0;
         let mut state = self.state.lock();
         let fails = (400..CLIENT_LEFT).contains(&act.status);
-        if act.status == 403 || (namespace.is_some() && fails) {
-            let last = state.refused_at_unix_ms.get(&act.who).copied().unwrap_or(0);
+        let is_of_session = act.path.starts_with(SESSIONS);
+        if act.status == 403 || (namespace.is_some() && fails) || is_of_session {
+            let who = match is_of_session {
+                true => format!("{} {} {}", act.who, act.method, act.path),
+                false => act.who.clone(),
+            };
+            let last = state.refused_at_unix_ms.get(&who).copied().unwrap_or(0);
             let since = act.at_unix_ms.saturating_sub(last);
             if since < REFUSED_PAUSE_MS {
                 return;
@@ -133,7 +140,7 @@ impl Audit {
             if state.refused_at_unix_ms.len() >= REFUSED_MAX {
                 state.refused_at_unix_ms.clear();
             }
-            state.refused_at_unix_ms.insert(act.who.clone(), act.at_unix_ms);
+            state.refused_at_unix_ms.insert(who, act.at_unix_ms);
         }
         let shortened = |text: &str| text.chars().take(TEXT_CHARS_MAX).collect::<String>();
         let entry = AuditEntry {
@@ -276,6 +283,20 @@ mod tests {
         assert_eq!(all.len(), 3, "{all:?}");
         assert_eq!((all[1].act.as_str(), all[1].status), ("PUT /v1/functions/b\nforged", 422));
         assert_eq!(paths(&again, 1), ["PUT /v1/functions/c"]);
+    }
+
+    #[test]
+    fn logins_cannot_push_out_other_acts() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let audit = Audit::new(folder.path());
+        for at in [10_000, 10_001, 10_900, 11_000] {
+            audit.record(&act(at, "/v1/session", 200));
+            audit.record(&act(at, "/v1/session/code", 200));
+            audit.record(&act(at, "/v1/functions/a", 200));
+        }
+        let all = paths(&audit, 20);
+        let of = |path: &str| all.iter().filter(|act| act.ends_with(path)).count();
+        assert_eq!((of("/session"), of("/session/code"), of("/functions/a")), (2, 2, 4));
     }
 
     #[test]

@@ -41,6 +41,8 @@ impl Role {
             true if topic == "audit" => Role::Operator,
             true if DATA.contains(&topic) => Role::Deployer,
             true => Role::Viewer,
+            // Everybody may end the own session, and begin another one with the same rights.
+            false if topic == "session" => Role::Viewer,
             false if OF_OPERATORS.contains(&topic) => Role::Operator,
             false => Role::Deployer,
         }
@@ -90,6 +92,9 @@ mod tests {
             (false, "/v1/mqtt/users/lamp", Role::Operator),
             (false, "/v1/cells", Role::Operator),
             (false, "/v1/journals/a", Role::Operator),
+            (false, "/v1/session", Role::Viewer),
+            (false, "/v1/session/code", Role::Viewer),
+            (false, "/v1/sessions", Role::Deployer),
             (false, "/v2/new", Role::Deployer),
         ] {
             assert_eq!(Role::for_management(reads_only, path), role, "{path}");

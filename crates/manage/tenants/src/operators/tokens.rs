@@ -10,7 +10,8 @@ use mote_store::{DocumentChange, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::operators::admission::{Holder, Operators, random_text};
+use crate::operators::admission::{Holder, Operators};
+use crate::operators::credential::random_text;
 use crate::operators::role::Role;
 
 /// The collection of the store that holds the tokens.

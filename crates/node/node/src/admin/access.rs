@@ -1,12 +1,14 @@
 //! Decides who may use the management API. On the Unix socket, these are root and the user that
 //! runs the node; the kernel names the user of each connection. Over TCP, these are clients that
-//! send a token whose role permits their request.
+//! send a token whose role permits their request, or browsers with a session of its holder.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
+use axum::http::Method;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -18,20 +20,14 @@ use mote_platforms::compat::{call, connection};
 use mote_process::clock;
 use mote_tenants::namespaces::{Change, Scope, View, no_such_invocation};
 use mote_tenants::operators::{
-    Act, Admission, Admitted, Begun, Role, TokenKey, bearer, is_act, reads_only,
+    Act, Admission, Admitted, Begun, Credential, Maker, Role, Session, bearer, is_act, reads_only,
+    user_name,
 };
 
+use super::caller::Caller;
+use super::pages;
 use super::refused::Refused;
 use crate::{Node, operators};
-
-/// The origin of a connection.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Caller {
-    /// A local process of this user; `None` if the kernel did not name the user.
-    Local(Option<u32>),
-    /// An address on the network, and whether the connection is encrypted.
-    Remote(IpAddr, bool),
-}
 
 /// The name of the thing that a request made. If the path does not contain this name, the handler
 /// adds it to its answer, so that the record of acts can show it.
@@ -63,10 +59,19 @@ pub(crate) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
+    // The sender has nothing yet that could be examined here.
+    if request.method() == Method::POST && request.uri().path() == paths::SESSION {
+        return next.run(request).await;
+    }
     let mut request = request;
+    let mut is_of_browser = false;
     let (who, key, denied) = match allowed(&node, caller, &request) {
-        Ok(Sender { name, scope, key }) => {
-            let denied = within(&node, scope, &mut request).await.err();
+        Ok(sender) => {
+            is_of_browser = sender.session.is_some();
+            let name = sender.name.to_string();
+            let key = sender.key;
+            let denied = within(&node, sender.scope.clone(), &mut request).await.err();
+            request.extensions_mut().insert(sender);
             (Some(name), key, denied.map(Denied::from))
         }
         Err(denied) => (denied.who.clone(), None, Some(denied)),
@@ -76,10 +81,7 @@ pub(crate) async fn check(
     let act = who.filter(|_| is_act(method, path)).map(|who| Act {
         at_unix_ms: clock::unix_ms(),
         who,
-        from: match caller {
-            Caller::Local(_) => "socket".to_owned(),
-            Caller::Remote(address, _) => address.to_string(),
-        },
+        from: caller.from(),
         method: method.to_owned(),
         path: path.to_owned(),
         status: 0,
@@ -87,7 +89,7 @@ pub(crate) async fn check(
     let of_node = node.clone();
     let left = move |act| drop(tokio::spawn(operators::record(&of_node.tenants.audit, act)));
     let begun = act.map(|act| Begun::new(act, left));
-    let response = match denied {
+    let mut response = match denied {
         None => match key {
             Some(key) => {
                 let of_node = node.clone();
@@ -108,6 +110,9 @@ pub(crate) async fn check(
             response
         }
     };
+    if is_of_browser {
+        pages::protect(response.headers_mut());
+    }
     if let Some(mut act) = begun.and_then(|begun| begun.answered(response.status().as_u16())) {
         if let Some(Made(name)) = response.extensions().get() {
             act.path.push_str(&format!("/{name}"));
@@ -188,33 +193,54 @@ impl From<Problem> for Denied {
     }
 }
 
-/// The sender of a request that is let through.
-struct Sender {
-    name: String,
+/// The sender of a request that is let through. Handlers can take it as an extension.
+#[derive(Clone)]
+pub(super) struct Sender {
+    pub(super) name: Arc<str>,
     scope: Scope,
-    /// The key of the token; `None` on the Unix socket.
-    key: Option<TokenKey>,
+    /// Whose rights a session has that the sender begins.
+    pub(super) maker: Maker,
+    /// The session to which the request belongs.
+    pub(super) session: Option<Session>,
+    /// The key of the token or session; `None` on the Unix socket.
+    key: Option<Credential>,
+}
+
+/// The address of a client that may show a token or a session here.
+pub(super) fn address(node: &Node, caller: Caller) -> Result<IpAddr, Problem> {
+    match caller {
+        Caller::Local(_) => {
+            let text = "the socket identifies you by your user id, so it needs no session";
+            Err(Problem::new(403, "M1402", text))
+        }
+        // Others on the network could read the token and everything that is deployed.
+        Caller::Remote(address, false) if !address.is_loopback() && !node.config.admin_plain => {
+            let text = "the management API answers other machines over TLS only";
+            Err(Problem::new(403, "M1406", text).with_hint(
+                "use https:// instead of http://; for a network that others cannot read, start the \
+                 node with --admin http://ADDRESS:PORT",
+            ))
+        }
+        Caller::Remote(address, _) => Ok(address),
+    }
+}
+
+pub(super) fn too_many_tries() -> Problem {
+    Problem::new(429, "M1401", "too many wrong tokens from this address")
 }
 
 fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Denied> {
     let address = match caller {
         Caller::Local(Some(uid)) if uid == 0 || uid == node.tenants.uid => {
-            return Ok(Sender { name: format!("user {uid}"), scope: Scope::All, key: None });
+            let name = user_name(uid).into();
+            let maker = Maker::User(uid);
+            return Ok(Sender { name, scope: Scope::All, maker, session: None, key: None });
         }
         Caller::Local(_) => {
             let text = "only root and the user that runs the node may use this socket";
             return Err(Problem::new(403, "M1402", text).into());
         }
-        // Others on the network could read the token and everything that is deployed.
-        Caller::Remote(address, false) if !address.is_loopback() && !node.config.admin_plain => {
-            let text = "the management API answers other machines over TLS only";
-            let problem = Problem::new(403, "M1406", text).with_hint(
-                "use https:// instead of http://; for a network that others cannot read, start the \
-                 node with --admin http://ADDRESS:PORT",
-            );
-            return Err(problem.into());
-        }
-        Caller::Remote(address, _) => address,
+        Caller::Remote(..) => self::address(node, caller)?,
     };
     let query = request.uri().query().unwrap_or_default();
     if query.split('&').any(|pair| pair.starts_with("token=") || pair.starts_with("access_token="))
@@ -229,7 +255,21 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
     };
     let reads_only = reads_only(request.method().as_str());
     let needed = Role::for_management(reads_only, request.uri().path());
-    let (admission, scope) = node.tenants.operators.admits(address, given, needed);
+    // A token goes before a session, which a browser may have added by itself.
+    let has_token = request.headers().contains_key("authorization");
+    let secret = pages::secret(request.headers(), caller.is_encrypted()).filter(|_| !has_token);
+    let session = secret.and_then(|secret| node.tenants.operators.session(secret, Instant::now()));
+    let (admission, scope) = match &session {
+        Some(session) => {
+            let checked = pages::check(caller, request.method(), request.headers(), &session.csrf);
+            if let Err(problem) = checked {
+                let who = Some(session.full_name().to_string());
+                return Err(Denied { problem, header: None, who });
+            }
+            (session.admission(needed), session.scope.clone())
+        }
+        None => node.tenants.operators.admits(address, given, needed),
+    };
     match admission {
         Admission::Admitted(Admitted { name, is_operator, key }) => {
             // If the places for connections run out, connections of those who may manage the whole
@@ -241,7 +281,12 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
                 let who = Some(name.to_string());
                 return Err(Denied { problem, header, who });
             }
-            return Ok(Sender { name: name.to_string(), scope, key: Some(key) });
+            let maker = match (key, &session) {
+                (_, Some(session)) => session.maker,
+                (Credential::Token(key), None) => Maker::Token(key),
+                (Credential::Session(_), None) => unreachable!("a session has admitted itself"),
+            };
+            return Ok(Sender { name, scope, maker, session, key: Some(key) });
         }
         Admission::OtherRole { name, role } => {
             // No role of this token would permit the request.
@@ -264,8 +309,7 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
             return Err(Denied { problem, header: None, who: Some(name.to_string()) });
         }
         Admission::TooManyTries => {
-            let problem = Problem::new(429, "M1401", "too many wrong tokens from this address");
-            return Err(Denied { header: Some(("retry-after", "60")), ..problem.into() });
+            return Err(Denied { header: Some(("retry-after", "60")), ..too_many_tries().into() });
         }
         Admission::Refused => {}
     }
@@ -273,6 +317,7 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
         Some(_) => {
             "the token is not valid: it has expired, was revoked, or is not one of this node"
         }
+        None if secret.is_some() => "the session has ended; begin another one",
         None => "the request contains no token: send Authorization: Bearer TOKEN",
     };
     let problem = Problem::new(401, "M1401", text)

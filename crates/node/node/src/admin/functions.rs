@@ -13,14 +13,15 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use mote_api::types::{
-    AcceptedSignatures, AcceptedTokens, DeployResult, Function, FunctionList, FunctionState,
-    Instance, Limits, Requests, ScaleBounds, Scaling, ScheduleList, Stop,
+    AcceptedSignatures, AcceptedTokens, DeployResult, Function, FunctionState, Instance, LastError,
+    Limits, Requests, ScaleBounds, Scaling, ScheduleList, Stop,
 };
+use mote_api::watching::FunctionSummary;
 use mote_api::{Problem, Timestamp, paths};
 use mote_core::body::{Body, BodyError};
 use mote_core::invocation::{Head, headers};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
-use mote_engine::{InstanceStatus, PoolStatus, Revision};
+use mote_engine::{InstanceStatus, PoolStatus, Revision, Serving};
 use mote_process::clock;
 use mote_spec::ScaleOverride;
 use mote_spec::hop_by_hop::{Named, is_hop_by_hop};
@@ -31,13 +32,6 @@ use super::access::Seen;
 use super::refused::{Refused, to_the_end};
 use crate::functions::{self as node_functions, find};
 use crate::{Node, deploy as node_deploy, rollout, schedules};
-
-pub(super) async fn list(State(node): State<Arc<Node>>, Seen(view): Seen) -> Json<FunctionList> {
-    let all = node.data_path.engine.list().into_iter();
-    let shown = all.filter(|revision| view.shows(revision.spec.name.as_str()));
-    let functions = shown.map(|revision| function(&node, &revision)).collect();
-    Json(FunctionList { functions })
-}
 
 pub(super) async fn describe(
     State(node): State<Arc<Node>>,
@@ -56,12 +50,20 @@ pub(super) async fn schedules(
     Json(list)
 }
 
-/// Describes a function: its live revision, and the instances of every revision that a share or a
-/// tag reaches.
-fn function(node: &Node, revision: &Arc<Revision>) -> Function {
-    let spec = &revision.spec;
+/// What a function does now: its live revision, and every revision that a share or a tag reaches.
+struct Now {
+    status: PoolStatus,
+    serving: Serving,
+    /// Each with the number of its current invocations.
+    instances: Vec<(Instance, u64)>,
+    state: FunctionState,
+    requests: Requests,
+    last_error: Option<LastError>,
+}
+
+fn now(node: &Node, revision: &Arc<Revision>) -> Now {
     let status = revision.status();
-    let serving = node.data_path.engine.serving(spec.name.as_str());
+    let serving = node.data_path.engine.serving(revision.spec.name.as_str());
     let serving = serving.unwrap_or_else(|| revision.clone().into());
     let others = serving.revisions().iter().filter(|other| other.number != revision.number);
     let mut instances = described(revision.number, &status);
@@ -88,6 +90,47 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     } else {
         FunctionState::Idle
     };
+    let requests = Requests {
+        total,
+        failed: total - ok,
+        running,
+        queued: queued as u64,
+        cold_starts: revision.cold_starts(),
+        starts,
+        starts_s: starts_ns as f64 / 1e9,
+        p50_ms: latency_ms(revision, 0.5),
+        p99_ms: latency_ms(revision, 0.99),
+    };
+    let last_error = last_error.map(|error| LastError {
+        time: Timestamp::from_unix_ms(error.unix_ms),
+        code: error.code.to_owned(),
+        message: error.message,
+        invocation: error.invocation.map(|id| id.to_string()),
+    });
+    Now { status, serving, instances, state, requests, last_error }
+}
+
+/// Describes a function in the short form.
+pub(super) fn summary(node: &Node, revision: &Arc<Revision>) -> FunctionSummary {
+    let spec = &revision.spec;
+    let Now { status, instances, state, requests, last_error, .. } = now(node, revision);
+    FunctionSummary {
+        name: spec.name.to_string(),
+        runtime: spec.runtime.as_str().to_owned(),
+        revision: revision.number,
+        state,
+        instances: instances.len() as u64,
+        starting: status.starting,
+        access: node.config.access_of(spec.access).as_str().to_owned(),
+        requests,
+        last_error,
+    }
+}
+
+/// Describes a function.
+pub(super) fn function(node: &Node, revision: &Arc<Revision>) -> Function {
+    let spec = &revision.spec;
+    let Now { status, serving, instances, state, requests, last_error } = now(node, revision);
     Function {
         name: spec.name.to_string(),
         runtime: spec.runtime.as_str().to_owned(),
@@ -150,23 +193,8 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             caller_calls_at_once: spec.rates.caller_at_once,
         },
         created_at: Timestamp::from_unix_ms(node.deployed.created_at_ms(revision)),
-        requests: Requests {
-            total,
-            failed: total - ok,
-            running,
-            queued: queued as u64,
-            cold_starts: revision.cold_starts(),
-            starts,
-            starts_s: starts_ns as f64 / 1e9,
-            p50_ms: latency_ms(revision, 0.5),
-            p99_ms: latency_ms(revision, 0.99),
-        },
-        last_error: last_error.map(|error| mote_api::types::LastError {
-            time: Timestamp::from_unix_ms(error.unix_ms),
-            code: error.code.to_owned(),
-            message: error.message,
-            invocation: error.invocation.map(|id| id.to_string()),
-        }),
+        requests,
+        last_error,
     }
 }
 

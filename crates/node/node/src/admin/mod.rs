@@ -4,7 +4,10 @@
 //! data path.
 
 mod access;
+mod caller;
 mod cells;
+mod compress;
+mod dashboard;
 mod functions;
 mod invocations;
 mod journals;
@@ -15,13 +18,17 @@ mod mqtt;
 mod mqtt_turns;
 mod namespaces;
 mod node_routes;
+mod on_demand;
 mod openwhisk;
 mod operators;
+mod pages;
 mod refused;
 mod rollout;
 mod scale;
 mod secrets;
+mod sessions;
 mod traces;
+mod watching;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,8 +36,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{delete, get, post, put};
+use mote_api::sessions::DASHBOARD;
 use mote_api::{Problem, paths};
 use mote_core::shares::Shares;
 use mote_platforms::compat::connection::{Place, http1};
@@ -41,7 +49,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::Node;
+use caller::Caller;
 pub(crate) use mqtt_turns::MqttUserTurns;
+pub(crate) use on_demand::OnDemand;
 pub(crate) use refused::Refused;
 
 fn routes(node: Arc<Node>) -> Router {
@@ -53,7 +63,7 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::CELLS, get(cells::list).put(cells::put))
         .route(paths::JOURNALS, get(journals::list))
         .route(paths::JOURNAL, put(journals::take).delete(journals::give_back))
-        .route(paths::FUNCTIONS, get(functions::list))
+        .route(paths::FUNCTIONS, get(watching::list))
         .route(
             paths::FUNCTION,
             get(functions::describe).put(functions::deploy).delete(functions::remove),
@@ -63,7 +73,7 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::SPLIT, put(rollout::split))
         .route(paths::TRAFFIC, put(rollout::traffic))
         .route(paths::ROLLBACK, post(rollout::rollback))
-        .route(paths::INVOKE, post(functions::invoke))
+        .route(paths::DURATIONS, get(watching::durations))
         .route(paths::SCALE, post(scale::scale))
         .route(paths::LOGS, get(logs::read))
         .route(paths::INVOCATIONS, get(invocations::list))
@@ -81,6 +91,14 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::TOKENS, get(operators::list).post(operators::create))
         .route(paths::TOKEN, delete(operators::revoke))
         .route(paths::AUDIT, get(operators::audit))
+        .route(
+            paths::SESSION,
+            get(sessions::show)
+                .post(sessions::begin)
+                .delete(sessions::end)
+                .layer(DefaultBodyLimit::max(sessions::BODY_BYTES_MAX)),
+        )
+        .route(paths::SESSION_CODE, post(sessions::code))
         .route(paths::MQTT_USERS, get(mqtt::list))
         .route(paths::MQTT_USER, put(mqtt::put).delete(mqtt::remove))
         .route(paths::KV, get(kv::namespaces))
@@ -93,6 +111,9 @@ fn routes(node: Arc<Node>) -> Router {
             paths::NAMESPACE,
             get(namespaces::describe).put(namespaces::update).delete(namespaces::delete),
         )
+        .layer(from_fn(compress::compress))
+        // The answers of functions are sent as they are.
+        .route(paths::INVOKE, post(functions::invoke))
         // Uploads are limited by the limits for archives, and bodies of calls by the function's own
         // limit.
         .layer(DefaultBodyLimit::disable())
@@ -106,6 +127,10 @@ fn routes(node: Arc<Node>) -> Router {
         // Health is reported without credentials, because it reveals only that the node is running.
         .route(paths::LIVEZ, get(|| async { "ok\n" }))
         .route(paths::READYZ, get(node_routes::readyz))
+        .route("/", get(dashboard::lead))
+        .route(DASHBOARD.trim_end_matches('/'), get(dashboard::lead))
+        .route(DASHBOARD, get(dashboard::index))
+        .route(&format!("{DASHBOARD}{{*name}}"), get(dashboard::file))
         .with_state(node)
 }
 
@@ -141,29 +166,42 @@ pub(crate) async fn serve(
     stop: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
     let uid = node.tenants.uid;
+    let on_demand = node.on_demand.opened();
     let app = routes(node);
     let unix = serve_unix(socket, uid, app.clone(), stop.clone());
-    match tcp {
-        Some(tcp) => {
-            let ending = Stop::new(stop);
-            let of_one = ending.clone();
-            let one = move |stream: Stream, peer: SocketAddr, place: Place| {
-                let app = app.clone();
-                let stop = of_one.clone();
-                async move {
-                    let caller = access::Caller::Remote(
-                        peer.ip().to_canonical(),
-                        mote_tls::is_encrypted(&stream),
-                    );
-                    let stopped = async move { stop.stopped().await };
-                    log_end(http1(stream, caller, Some(place), app, stopped).await);
-                }
-            };
-            tokio::join!(unix, tcp.serve_with(one, ending));
+    let configured = async {
+        if let Some(tcp) = tcp {
+            serve_tcp(tcp, app.clone(), stop.clone()).await;
         }
-        None => unix.await,
-    }
+    };
+    let on_demand = async {
+        let Some(mut opened) = on_demand else { return };
+        let tcp = tokio::select! {
+            tcp = opened.recv() => tcp,
+            () = stopped(stop.clone()) => None,
+        };
+        if let Some(tcp) = tcp {
+            serve_tcp(tcp, app.clone(), stop.clone()).await;
+        }
+    };
+    tokio::join!(unix, configured, on_demand);
     Ok(())
+}
+
+async fn serve_tcp(tcp: Bound, app: Router, stop: watch::Receiver<bool>) {
+    let ending = Stop::new(stop);
+    let of_one = ending.clone();
+    let one = move |stream: Stream, peer: SocketAddr, place: Place| {
+        let app = app.clone();
+        let stop = of_one.clone();
+        async move {
+            let address = peer.ip().to_canonical();
+            let caller = Caller::Remote(address, mote_tls::is_encrypted(&stream));
+            let stopped = async move { stop.stopped().await };
+            log_end(http1(stream, caller, Some(place), app, stopped).await);
+        }
+    };
+    tcp.serve_with(one, ending).await;
 }
 
 /// Resolves when the node stops. A dropped sender also means that the node is stopping, so the error is ignored.
@@ -199,7 +237,7 @@ async fn serve_unix(socket: UnixListener, uid: u32, app: Router, stop: watch::Re
             _ => &strangers,
         };
         let Ok(place) = shares.take(peer, 1) else { continue };
-        let caller = access::Caller::Local(peer);
+        let caller = Caller::Local(peer);
         let served = http1(stream, caller, None, app.clone(), stopped(stop.clone()));
         connections.spawn(async move {
             log_end(served.await);

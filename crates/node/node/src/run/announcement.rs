@@ -59,10 +59,11 @@ pub(super) fn announce(node: &Node) {
         text.push_str(&format!("  coaps+tcp  coaps+tcp://{address}\n"));
     }
     text.push_str(&format!("  admin  {}\n", node.config.socket.display()));
-    if let Some(admin) = node.config.admin {
+    if let Some(admin) = node.addresses.admin {
         let scheme = if node.addresses.certificates.is_some() { "https" } else { "http" };
         text.push_str(&format!("         {scheme}://{admin} (token in admin.token)\n"));
     }
+    text.push_str("  page   mote dashboard opens it in a browser\n");
     for (scheme, address) in node.mqtt.own_broker.iter().flat_map(|broker| broker.listeners()) {
         text.push_str(&format!("  {scheme:<5}  {scheme}://{address}\n"));
     }

@@ -66,7 +66,8 @@ fn access_log(config: &Config) -> Result<Option<AccessLog>> {
 impl Listening {
     /// The addresses to which the sockets are bound.
     pub(super) fn addresses(&self) -> Addresses {
-        let Listeners { http, https, coap, coap_tcp, coap_dtls, coap_tls, .. } = &self.sockets;
+        let Listeners { http, https, coap, coap_tcp, coap_dtls, coap_tls, admin, .. } =
+            &self.sockets;
         Addresses {
             http: bound(http),
             https: bound(https),
@@ -74,6 +75,7 @@ impl Listening {
             coap_tcp: bound(coap_tcp),
             coap_dtls: coap_dtls.as_ref().and_then(|socket| socket.local_addr().ok()),
             coap_tls: bound(coap_tls),
+            admin: bound(admin),
             certificates: self.certificates.clone(),
             compat: self.platforms.addresses(),
         }

@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Body as _;
 use mote_api::Problem;
 use mote_process::clock::unix_ms;
+use mote_spec::fields::without_sessions;
 use mote_tenants::operators::{Admitted, Begun, bearer, reads_only};
 
 use crate::compat::call;
@@ -165,9 +166,19 @@ impl Gate {
         self.part(fields.find_map(|field| self.scope_of(field)))
     }
 
-    /// Removes the node's tokens from a request, because no function may see them. Other credentials
-    /// stay, because they may be meant for the function.
+    /// Removes the node's tokens and sessions from a request, because no function may see them. Other
+    /// credentials stay, because they may be meant for the function.
     pub fn without_tokens(&self, headers: &mut HeaderMap) {
+        let sent: Vec<_> = headers.get_all(header::COOKIE).iter().cloned().collect();
+        headers.remove(header::COOKIE);
+        for cookies in sent {
+            let kept = without_sessions(cookies.as_bytes());
+            if let Ok(kept) = HeaderValue::from_bytes(&kept)
+                && !kept.is_empty()
+            {
+                headers.append(header::COOKIE, kept);
+            }
+        }
         if !self.has_token(headers) {
             return;
         }
@@ -365,7 +376,8 @@ pub fn led_by_a_page(headers: &HeaderMap) -> bool {
     names_a_page(headers) || !is_loopback_name(host)
 }
 
-fn is_loopback_name(host: &str) -> bool {
+/// Returns whether a `Host` is a loopback address or `localhost`, with or without a port.
+pub fn is_loopback_name(host: &str) -> bool {
     if let Ok(address) = host.parse::<SocketAddr>() {
         return address.ip().is_loopback();
     }

@@ -13,8 +13,8 @@ use mote_core::invocation::{Head, Reply};
 use mote_core::{Fault, InvocationId};
 
 use crate::compat::node::{
-    Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
-    Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets, TokenKey,
+    Access, Act, Admission, Call, Change, Collection, Credential, Deploy, Deploys, Documents,
+    Function, Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets,
 };
 
 /// A journal that accepts nothing.
@@ -61,7 +61,7 @@ impl Access for Fake {
         (Admission::Refused, Scope::All)
     }
 
-    fn is_valid(&self, _: TokenKey) -> bool {
+    fn is_valid(&self, _: Credential) -> bool {
         false
     }
 

@@ -18,7 +18,7 @@ use mote_core::invocation::{Head, Reply};
 use mote_spec::manifest::FunctionManifest;
 use mote_spec::{FunctionName, FunctionSpec, Platform};
 pub use mote_tenants::namespaces::{Api, Change as NamespaceChange, Namespaces, Scope, Space};
-pub use mote_tenants::operators::{Act, Admission, Admitted, Role, TokenKey, reads_only};
+pub use mote_tenants::operators::{Act, Admission, Admitted, Credential, Role, reads_only};
 
 /// Authentication and the record of management requests.
 pub trait Access: Send + Sync + 'static {
@@ -28,7 +28,7 @@ pub trait Access: Send + Sync + 'static {
     fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope);
 
     /// Returns whether a token that was admitted earlier is still valid.
-    fn is_valid(&self, key: TokenKey) -> bool;
+    fn is_valid(&self, key: Credential) -> bool;
 
     /// Returns the scope of a valid token of the node. Credentials that are not a token of the node do
     /// not count as a wrong try.

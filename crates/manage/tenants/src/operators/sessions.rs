@@ -1,0 +1,254 @@
+//! Sessions of browsers, and the one-time codes that begin them.
+//!
+//! A session has the rights of its maker, which is a token or the user of the management socket. The
+//! rights are looked up again with each request, so a token that is revoked takes its sessions with
+//! it. Only the SHA-256 of a session's secret and of a code is kept.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+
+use crate::operators::credential::{Maker, SessionKey, random_text};
+
+/// How long a session lasts. A working day needs one login.
+const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3_600);
+/// How long a code is valid. A browser that a command opens uses it within seconds.
+pub const CODE_LIFETIME: Duration = Duration::from_secs(60);
+/// The most sessions in total, and of one maker.
+const SESSIONS_MAX: usize = 256;
+const SESSIONS_OF_ONE_MAX: usize = 64;
+/// The most codes in total, and of one maker.
+const CODES_MAX: usize = 256;
+const CODES_OF_ONE_MAX: usize = 8;
+/// The longest secret of a session and the longest code that are examined, in bytes.
+const TEXT_BYTES_MAX: usize = 128;
+
+/// A valid session.
+#[derive(Debug, Clone)]
+pub(crate) struct Live {
+    pub(crate) key: SessionKey,
+    pub(crate) maker: Maker,
+    /// The text that the browser's page sends with each change.
+    pub(crate) csrf: String,
+    pub(crate) until: Instant,
+}
+
+/// Something with a maker that ends by itself, and that can be ended earlier to make room.
+struct Held {
+    maker: Maker,
+    /// Empty for a code.
+    csrf: String,
+    /// When a session ends, or when a code is no longer valid.
+    until: Instant,
+    used: Instant,
+    /// The latest end of a session that this code begins.
+    sessions_until: Option<Instant>,
+}
+
+/// At most `max` things, and at most `of_one_max` of one maker.
+struct Table {
+    all: HashMap<[u8; 32], Held>,
+    max: usize,
+    of_one_max: usize,
+}
+
+impl Table {
+    fn new(max: usize, of_one_max: usize) -> Self {
+        Self { all: HashMap::new(), max, of_one_max }
+    }
+
+    /// Adds one. At the limit of its maker, the maker's least recently used one ends. At the limit
+    /// of all, the least recently used one of the maker with the most ends, so that no maker can
+    /// push out those of all others.
+    fn add(&mut self, hash: [u8; 32], held: Held, now: Instant) {
+        self.all.retain(|_, held| now < held.until);
+        let mut counts: HashMap<Maker, usize> = HashMap::new();
+        self.all.values().for_each(|held| *counts.entry(held.maker).or_default() += 1);
+        let loses = if counts.get(&held.maker).is_some_and(|count| *count >= self.of_one_max) {
+            Some(held.maker)
+        } else if self.all.len() >= self.max {
+            counts.into_iter().max_by_key(|(_, count)| *count).map(|(maker, _)| maker)
+        } else {
+            None
+        };
+        if let Some(maker) = loses {
+            let of_maker = self.all.iter().filter(|(_, held)| held.maker == maker);
+            let oldest = of_maker.min_by_key(|(_, held)| held.used).map(|(hash, _)| *hash);
+            oldest.and_then(|oldest| self.all.remove(&oldest));
+        }
+        self.all.insert(hash, held);
+    }
+
+    fn get(&mut self, hash: [u8; 32], now: Instant) -> Option<&mut Held> {
+        self.all.get_mut(&hash).filter(|held| now < held.until)
+    }
+}
+
+/// The sessions of a node, and the codes that may begin one. A restart ends all of them.
+pub(crate) struct Sessions {
+    sessions: Mutex<Table>,
+    codes: Mutex<Table>,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            sessions: Mutex::new(Table::new(SESSIONS_MAX, SESSIONS_OF_ONE_MAX)),
+            codes: Mutex::new(Table::new(CODES_MAX, CODES_OF_ONE_MAX)),
+        }
+    }
+}
+
+impl Sessions {
+    /// Begins a session that ends at `until` at the latest. Returns the secret that the browser keeps
+    /// in a cookie.
+    pub(crate) fn begin(
+        &self,
+        maker: Maker,
+        until: Option<Instant>,
+        now: Instant,
+    ) -> io::Result<String> {
+        let secret = random_text()?;
+        let csrf = random_text()?;
+        let latest = now + SESSION_LIFETIME;
+        let until = until.map_or(latest, |until| until.min(latest));
+        let held = Held { maker, csrf, until, used: now, sessions_until: None };
+        self.sessions.lock().add(SessionKey::of(&secret).0, held, now);
+        Ok(secret)
+    }
+
+    /// The session with this secret. Notes that it is used.
+    pub(crate) fn find(&self, secret: &str, now: Instant) -> Option<Live> {
+        if secret.len() > TEXT_BYTES_MAX {
+            return None;
+        }
+        let key = SessionKey::of(secret);
+        let mut sessions = self.sessions.lock();
+        let held = sessions.get(key.0, now)?;
+        held.used = now;
+        Some(Live { key, maker: held.maker, csrf: held.csrf.clone(), until: held.until })
+    }
+
+    /// The maker of a session that has not ended.
+    pub(crate) fn maker(&self, key: SessionKey, now: Instant) -> Option<Maker> {
+        self.sessions.lock().get(key.0, now).map(|held| held.maker)
+    }
+
+    pub(crate) fn end(&self, key: SessionKey) {
+        self.sessions.lock().all.remove(&key.0);
+    }
+
+    /// Makes a code. A session that it begins ends at `sessions_until` at the latest.
+    pub(crate) fn make_code(
+        &self,
+        maker: Maker,
+        sessions_until: Option<Instant>,
+        now: Instant,
+    ) -> io::Result<String> {
+        // 128 random bits are enough for a minute, and keep the address short that a person copies.
+        let mut code = random_text()?;
+        code.truncate(32);
+        let until = now + CODE_LIFETIME;
+        let held = Held { maker, csrf: String::new(), until, used: now, sessions_until };
+        self.codes.lock().add(Sha256::digest(&code).into(), held, now);
+        Ok(code)
+    }
+
+    /// Takes a code, which is then no longer valid. Returns its maker, and the latest end of its
+    /// session.
+    pub(crate) fn take_code(&self, code: &str, now: Instant) -> Option<(Maker, Option<Instant>)> {
+        if code.len() > TEXT_BYTES_MAX {
+            return None;
+        }
+        let held = self.codes.lock().all.remove(&<[u8; 32]>::from(Sha256::digest(code)))?;
+        (now < held.until).then_some((held.maker, held.sessions_until))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operators::credential::TokenKey;
+
+    fn token(number: usize) -> Maker {
+        Maker::Token(TokenKey::of(&number.to_string()))
+    }
+
+    #[test]
+    fn a_session_ends_by_itself_or_by_a_logout() {
+        let sessions = Sessions::default();
+        let now = Instant::now();
+        let secret = sessions.begin(token(1), None, now).expect("random bits");
+        let found = sessions.find(&secret, now).expect("valid");
+        assert_eq!((secret.len(), found.csrf.len(), found.maker), (64, 64, token(1)));
+        assert_ne!(secret, found.csrf);
+        assert_eq!(sessions.maker(found.key, now), Some(token(1)));
+        assert!(sessions.find("wrong", now).is_none() && sessions.find("", now).is_none());
+        let late = now + SESSION_LIFETIME;
+        assert!(sessions.find(&secret, late).is_none());
+        assert_eq!(sessions.maker(found.key, late), None);
+        sessions.end(found.key);
+        assert!(sessions.find(&secret, now).is_none());
+    }
+
+    #[test]
+    fn a_code_begins_one_session_within_a_minute() {
+        let sessions = Sessions::default();
+        let now = Instant::now();
+        let code = sessions.make_code(Maker::User(7), None, now).expect("random bits");
+        assert_eq!(sessions.take_code("wrong", now), None);
+        assert_eq!(sessions.take_code(&code, now), Some((Maker::User(7), None)));
+        assert_eq!(sessions.take_code(&code, now), None, "it was used");
+        let code = sessions.make_code(Maker::User(7), None, now).expect("random bits");
+        assert_eq!(sessions.take_code(&code, now + CODE_LIFETIME), None, "it has expired");
+    }
+
+    #[test]
+    fn a_session_cannot_prolong_itself_with_a_code() {
+        let sessions = Sessions::default();
+        let now = Instant::now();
+        let first = sessions.begin(token(1), None, now).expect("random bits");
+        let later = now + SESSION_LIFETIME / 2;
+        let until = sessions.find(&first, later).map(|live| live.until);
+        let code = sessions.make_code(token(1), until, later).expect("random bits");
+        let (maker, until) = sessions.take_code(&code, later).expect("valid");
+        let second = sessions.begin(maker, until, later).expect("random bits");
+        assert!(sessions.find(&second, now + SESSION_LIFETIME).is_none());
+    }
+
+    #[test]
+    fn the_least_recently_used_session_makes_room() {
+        let sessions = Sessions::default();
+        let now = Instant::now();
+        let at = |second: usize| now + Duration::from_secs(second as u64);
+        let begin = |maker, second| sessions.begin(maker, None, at(second)).expect("bits");
+        let lives = |secret: &str, second| sessions.find(secret, at(second)).is_some();
+        let own: Vec<_> = (0..SESSIONS_OF_ONE_MAX).map(|second| begin(token(1), second)).collect();
+        assert!(lives(&own[0], 100), "it is now the one that was used last");
+        begin(token(1), 101);
+        assert!(lives(&own[0], 102) && !lives(&own[1], 102));
+        // The maker with the most sessions loses one to a newcomer, and others lose none.
+        let others: Vec<_> = (0..SESSIONS_MAX - SESSIONS_OF_ONE_MAX)
+            .map(|number| begin(token(10 + number), 103))
+            .collect();
+        assert!(lives(&own[2], 104));
+        begin(token(9), 105);
+        assert!(!lives(&own[3], 106));
+        assert!(others.iter().all(|secret| lives(secret, 106)));
+        assert_eq!(sessions.sessions.lock().all.len(), SESSIONS_MAX);
+    }
+
+    #[test]
+    fn codes_are_limited() {
+        let sessions = Sessions::default();
+        let now = Instant::now();
+        let make = |maker| sessions.make_code(maker, None, now).expect("random bits");
+        let kept = make(token(0));
+        (1..40).for_each(|number| (0..20).for_each(|_| drop(make(token(number)))));
+        assert_eq!(sessions.codes.lock().all.len(), CODES_MAX);
+        assert!(sessions.take_code(&kept, now).is_some(), "others cannot push it out");
+    }
+}

@@ -1,0 +1,55 @@
+//! Compresses answers for clients that accept it. A page asks for the same lists again and again,
+//! perhaps over a slow network.
+
+use std::io::Write as _;
+
+use axum::body::Body;
+use axum::body::HttpBody as _;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use mote_http::static_files::accepts;
+
+/// Shorter answers fit into one network packet anyway.
+const BYTES_MIN: u64 = 1_024;
+/// Longer answers are sent as they are, because compressing them would hold up other requests.
+const BYTES_MAX: u64 = 2 << 20;
+/// The fastest level. Lists of functions shrink to a seventh with it.
+const LEVEL: Compression = Compression::fast();
+
+/// Compresses JSON and text of known length. Streams are sent as they are, because each of their
+/// lines must arrive at once.
+pub(super) async fn compress(request: Request, next: Next) -> Response {
+    let accepted = request.headers().get(header::ACCEPT_ENCODING);
+    let is_accepted = accepted.is_some_and(|value| accepts(value.as_bytes(), "gzip"));
+    let response = next.run(request).await;
+    let bytes = response.body().size_hint().exact();
+    let is_long = bytes.is_some_and(|bytes| (BYTES_MIN..=BYTES_MAX).contains(&bytes));
+    if !is_accepted || !is_long || !is_compressible(response.headers()) {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    // The body is in memory already, so this neither waits nor fails.
+    let Ok(plain) = axum::body::to_bytes(body, usize::MAX).await else {
+        return Response::from_parts(head, Body::empty());
+    };
+    let mut packed = GzEncoder::new(Vec::with_capacity(plain.len() / 4), LEVEL);
+    let packed = packed.write_all(&plain).and_then(|()| packed.finish());
+    let Ok(packed) = packed else { return Response::from_parts(head, plain.into()) };
+    head.headers.remove(header::CONTENT_LENGTH);
+    head.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    head.headers.append(header::VARY, HeaderValue::from_static("accept-encoding"));
+    Response::from_parts(head, packed.into())
+}
+
+/// Answers of functions are excluded by the route, so the type alone decides.
+fn is_compressible(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let is_text = [&b"application/json"[..], b"application/jsonl", b"text/plain"]
+        .iter()
+        .any(|text| kind.starts_with(text));
+    is_text && !headers.contains_key(header::CONTENT_ENCODING)
+}
