@@ -61,6 +61,8 @@ const ROWS: &[Row] = &[
         "mote could not write its result to standard output or to a file. Check free space and permissions."),
     row("M0104", exit::FAILED, "program is missing",
         "`mote cluster` is carried out by the program mote-cluster, which only the images of a cluster carry. `make image` builds it; copy it into the folder of mote."),
+    row("M0105", exit::INVALID, "files are already there",
+        "`mote new` never replaces a file. The message names the files that are in the way. Nothing was written. Choose another name, or remove the files if you do not need them."),
     row("M0110", exit::INVALID, "language not recognised",
         "mote infers from the files how to run a function: .py means python; package.json, .mjs, .cjs or .js means node; an ELF program or a file that begins with #! means exec. If mote finds none of these, or several of them, write `runtime = \"…\"` and `entry` or `command` in mote.toml."),
     row("M0111", exit::INVALID, "container images cannot be deployed yet",

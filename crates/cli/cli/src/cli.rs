@@ -24,6 +24,7 @@ mod login;
 mod logs;
 mod mqtt;
 mod namespace;
+mod new;
 mod node;
 mod nodes;
 mod operators;

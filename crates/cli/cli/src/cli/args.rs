@@ -12,6 +12,7 @@ mod login;
 mod mqtt;
 mod namespace;
 mod nats;
+mod new;
 mod node_flags;
 mod operators;
 mod pace;
@@ -31,6 +32,7 @@ pub(super) use self::kv::{Kv, KvKeys, KvVerb};
 pub(super) use self::login::{Login, Logout};
 pub(super) use self::mqtt::{Mqtt, MqttUsersVerb, MqttVerb};
 pub(super) use self::namespace::{Limits, NamespaceVerb, Namespaces};
+pub(super) use self::new::New;
 pub(super) use self::node_flags::NodeFlags;
 pub(super) use self::operators::{AuditArgs, Token, TokenCreate, TokenRevoke, TokenVerb};
 pub(super) use self::secret::SecretSet;
@@ -121,6 +123,8 @@ pub(super) enum When {
 pub(super) enum Verb {
     /// Start the node, and deploy functions if any are given
     Up(Up),
+    /// Begin a function: write a small example with a test
+    New(New),
     /// Deploy functions from folders or files
     Deploy(Deploy),
     /// Convert functions of another platform to a mote.toml each
@@ -206,7 +210,7 @@ pub(super) enum Verb {
         arguments: Vec<OsString>,
     },
     Upgrade(mote_upgrade::Args),
-    /// Check or show the node's configuration
+    /// Check or show the node's configuration, or print the schema of mote.toml
     Config(Config),
     /// Explain an error code
     Explain {

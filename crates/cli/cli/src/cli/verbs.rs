@@ -12,8 +12,8 @@ use super::failure::Failure;
 use super::output::Output;
 use super::{
     bench, completion, config_verb, deploy, ended, explain, export, fleet, functions, import,
-    invocations, invoke, key, kv, login, logs, mqtt, namespace, node, nodes, operators, program,
-    rollout, scale, schedules, secret, simulate, top,
+    invocations, invoke, key, kv, login, logs, mqtt, namespace, new, node, nodes, operators,
+    program, rollout, scale, schedules, secret, simulate, top,
 };
 
 /// Runs the command line of this process.
@@ -31,6 +31,7 @@ pub fn run() -> ExitCode {
                 Err(failure) => Err(failure),
             }
         }
+        Verb::New(args) => new::run(&args, &output),
         Verb::Config(verb) => config_verb::run(&verb, &output),
         Verb::Cluster { arguments } => program::cluster(&arguments),
         Verb::Upgrade(args) => return mote_upgrade::run(&args),
@@ -96,6 +97,7 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
             | Verb::Login(_)
             | Verb::Logout(_)
             | Verb::Up(_)
+            | Verb::New(_)
             | Verb::Config(_)
             | Verb::Cluster { .. }
             | Verb::Upgrade(_)
