@@ -9,6 +9,7 @@ mod bench;
 mod completion;
 mod config_verb;
 mod deploy;
+mod dev;
 mod explain;
 mod export;
 mod failure;

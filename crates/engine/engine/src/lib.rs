@@ -35,6 +35,7 @@ pub use crate::metrics::Metrics;
 pub use entry::engine::Engine;
 pub use entry::routes::{Route, Serving};
 pub use entry::settings::{Config, Interpreters};
+pub use entry::watch::{Ended, Watch};
 pub use instance::launch::{CODE_DIR, PACKAGES_DIR};
 pub use mote_pool::Why;
 pub use revision::manual::Scaled;

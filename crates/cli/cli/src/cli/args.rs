@@ -3,6 +3,7 @@
 mod cells;
 mod config;
 mod deploy;
+mod dev;
 mod export;
 mod front;
 mod import;
@@ -25,6 +26,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub(super) use self::config::{Config, ConfigVerb};
 pub(super) use self::deploy::{Deploy, OnFailure};
+pub(super) use self::dev::Dev;
 pub(super) use self::export::{Export as ExportVerb, ExportKubernetes, ExportTo};
 pub(super) use self::import::Import;
 pub(super) use self::key::{Key, KeyCreate, KeyRevoke, KeyVerb};
@@ -125,6 +127,7 @@ pub(super) enum Verb {
     Up(Up),
     /// Begin a function: write a small example with a test
     New(New),
+    Dev(Dev),
     /// Deploy functions from folders or files
     Deploy(Deploy),
     /// Convert functions of another platform to a mote.toml each

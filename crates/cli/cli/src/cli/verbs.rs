@@ -11,7 +11,7 @@ use super::args::{Args, Global, OnFailure, Verb};
 use super::failure::Failure;
 use super::output::Output;
 use super::{
-    bench, completion, config_verb, deploy, ended, explain, export, fleet, functions, import,
+    bench, completion, config_verb, deploy, dev, ended, explain, export, fleet, functions, import,
     invocations, invoke, key, kv, login, logs, mqtt, namespace, new, node, nodes, operators,
     program, rollout, scale, schedules, secret, simulate, top,
 };
@@ -31,6 +31,10 @@ pub fn run() -> ExitCode {
                 Err(failure) => Err(failure),
             }
         }
+        Verb::Dev(args) => match dev::run(&args, &output) {
+            Ok(code) => return code,
+            Err(failure) => Err(failure),
+        },
         Verb::New(args) => new::run(&args, &output),
         Verb::Config(verb) => config_verb::run(&verb, &output),
         Verb::Cluster { arguments } => program::cluster(&arguments),
@@ -98,6 +102,7 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
             | Verb::Logout(_)
             | Verb::Up(_)
             | Verb::New(_)
+            | Verb::Dev(_)
             | Verb::Config(_)
             | Verb::Cluster { .. }
             | Verb::Upgrade(_)

@@ -20,6 +20,7 @@ use mote_spec::routes::{Asked, Found, RouteRule};
 use mote_spec::{Egress, FunctionName, FunctionSpec, ScaleOverride, StartPolicy};
 use mote_store::seal::Secrets;
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -28,6 +29,7 @@ use crate::entry::offer::{Offer, Origin, Unanswered};
 use crate::entry::placed::{self, Placed};
 use crate::entry::routes::{Route, Routes, Serving};
 use crate::entry::settings::Config;
+use crate::entry::watch::Watch;
 use crate::instance::launch;
 use crate::instance::prewarm::{Prewarm, PrewarmedPrograms};
 use crate::ledger::{Ledger, LedgerStatus};
@@ -96,6 +98,7 @@ impl Engine {
             own_apis: OnceLock::new(),
             services: OnceLock::new(),
             elsewhere: OnceLock::new(),
+            watch: OnceLock::new(),
             free_bytes: AtomicU64::new(budget.memory_bytes),
             instances,
             meters: Mutex::default(),
@@ -145,6 +148,7 @@ impl Engine {
             tasks: self.tasks.clone(),
             pool: Mutex::new(pool),
             key: OnceLock::new(),
+            debugger: Mutex::default(),
             bounds: Mutex::default(),
             changed: Arc::new(Notify::new()),
             last_error: Mutex::default(),
@@ -229,6 +233,22 @@ impl Engine {
     /// before any function runs; later calls change nothing.
     pub fn set_elsewhere(&self, elsewhere: Arc<dyn Elsewhere>) {
         let _ = self.shared.elsewhere.set(elsewhere);
+    }
+
+    /// Shows each invocation to `watch`. Call this once, before any function runs; later calls
+    /// change nothing.
+    pub fn set_watch(&self, watch: Arc<dyn Watch>) {
+        let _ = self.shared.watch.set(watch);
+    }
+
+    /// Connects to the debug port of the function's newest instance ([`Config::inspect`]).
+    pub async fn debug(
+        &self,
+        name: &str,
+    ) -> std::io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>> {
+        let link = self.get(name).and_then(|revision| revision.debugger.lock().clone());
+        let link = link.ok_or(std::io::ErrorKind::NotConnected)?;
+        Ok(link.open().await?.0.into_inner())
     }
 
     /// Discards a revision that was never published, for instance because it did not start.
@@ -407,6 +427,30 @@ impl Invoker for Engine {
     }
 
     async fn invoke(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
+        match self.shared.watch.get() {
+            None => self.run(route, invocation).await,
+            // Boxed to keep the futures of all other nodes small.
+            Some(watch) => Box::pin(self.watched(watch, route, invocation)).await,
+        }
+    }
+}
+
+impl Engine {
+    async fn watched(
+        &self,
+        watch: &Arc<dyn Watch>,
+        route: &Route,
+        mut invocation: Invocation,
+    ) -> Result<Reply, Fault> {
+        let ended = watch.begin(&route.revision.spec, route.revision.number, &mut invocation);
+        let mut result = self.run(route, invocation).await;
+        ended(result.as_mut().map_err(|fault| &*fault));
+        result
+    }
+
+    /// Runs an invocation that is not shown to the watch ([`Engine::set_watch`]).
+    #[inline]
+    pub async fn run(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
         let elsewhere = self.shared.elsewhere.get();
         let elsewhere = elsewhere.filter(|_| route.revision.may_move(&invocation));
         let origin = if elsewhere.is_some() { Origin::Movable } else { Origin::Own };

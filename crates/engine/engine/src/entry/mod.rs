@@ -7,3 +7,4 @@ pub(crate) mod offer;
 pub(crate) mod placed;
 pub(crate) mod routes;
 pub(crate) mod settings;
+pub(crate) mod watch;

@@ -35,6 +35,8 @@ pub struct Config {
     /// Who may call functions whose manifest does not say who may; not [`Access::Unset`].
     pub access_default: Access,
     pub secrets: Secrets,
+    /// Whether debuggers may attach to functions. Only on a node for one developer.
+    pub inspect: bool,
     /// Networks that stay closed even if `[allow] net` contains `*`.
     pub closed_networks: ClosedNetworks,
 }

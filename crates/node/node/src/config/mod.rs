@@ -72,6 +72,8 @@ pub struct Config {
     pub timeout_factor: u32,
     /// Memory for prewarmed interpreters in bytes; `None` means a share of the machine's memory.
     pub prewarm_bytes: Option<u64>,
+    /// Whether debuggers may attach to functions. Only for a node that one developer uses.
+    pub inspect: bool,
     /// First user id of instances.
     pub uid_base: u32,
     /// APIs of other platforms.

@@ -268,6 +268,7 @@ impl Loaded {
                 polling,
                 timeout_factor,
                 prewarm_bytes,
+                inspect: false,
                 uid_base,
                 compat,
                 mqtt,
