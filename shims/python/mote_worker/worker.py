@@ -90,6 +90,8 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
 
             # Until 3.10 an asyncio.Event made at import belongs to the loop of that moment.
             asyncio.set_event_loop(asyncio.new_event_loop())
+        if "MOTE_DEBUG_PORT" in spec["env"]:
+            let_debug(int(spec["env"]["MOTE_DEBUG_PORT"]))
         self.root = "/" + spec["function"]
         find = adapted if spec.get("compat") else lambda worker: find_entry(spec["entry"])
         module, handler, found = find(self)

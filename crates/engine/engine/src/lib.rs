@@ -37,6 +37,7 @@ pub use entry::routes::{Route, Serving};
 pub use entry::settings::{Config, Interpreters};
 pub use entry::watch::{Ended, Watch};
 pub use instance::launch::{CODE_DIR, PACKAGES_DIR};
+pub use instance::program::Program;
 pub use mote_pool::Why;
 pub use revision::manual::Scaled;
 pub use revision::starts::WarmError;

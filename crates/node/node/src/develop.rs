@@ -3,7 +3,9 @@
 //!
 //! The guest deploys through the management socket, as every other client does.
 
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,6 +19,8 @@ use mote_engine::{Ended, Watch};
 use mote_process::clock;
 use mote_spec::{FunctionName, FunctionSpec};
 use parking_lot::Mutex;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::net::unix::pipe::Receiver;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
@@ -28,6 +32,9 @@ const CALLS_WAITING_MAX: usize = 1_024;
 const BODY_BYTES_MAX: usize = 1 << 20;
 /// The longest part of an answer that the guest receives when it repeats a call.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// The longest output of a program that is shown. A program that writes more waits for nobody, and is
+/// ended.
+const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 /// Ports that are tried for a debugger, from the usual one of its language.
 const PORTS_TRIED: u16 = 64;
 
@@ -192,8 +199,7 @@ impl Watch for Watcher {
             let took_ms = began.elapsed().as_secs_f64() * 1e3;
             let (status, fault, is_cold, answer) = match result {
                 Ok(reply) => {
-                    let answer =
-                        (reply.status, kind_of(&reply.headers), Kept::of(&mut reply.body));
+                    let answer = (reply.status, kind_of(&reply.headers), Kept::of(&mut reply.body));
                     (reply.status, None, reply.phases.init_ns > 0, Some(answer))
                 }
                 Err(fault) => (fault.http_for(None), Some(fault.to_string()), false, None),
@@ -269,13 +275,41 @@ impl DevNode {
         let running = self.node.data_path.runtime.spawn(async move {
             let reply = engine.run(&route, invocation).await?;
             let Reply { status, headers: block, body, .. } = reply;
-            let body = body.collect(ANSWER_BYTES_MAX).await.map_err(|error| Fault::of_body(&error))?;
+            let body =
+                body.collect(ANSWER_BYTES_MAX).await.map_err(|error| Fault::of_body(&error))?;
             Ok::<_, Fault>(Answer { status, content_type: kind_of(&block), body })
         });
         match running.await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(fault)) => Err(fault.to_string()),
             Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Runs a program in the sandbox of a function, and passes its lines to `show`. Returns the exit
+    /// code of the program, or why it was ended.
+    pub async fn run_program(
+        &self,
+        function: &str,
+        argv: Vec<String>,
+        mut show: impl FnMut(&str),
+    ) -> Result<i32, String> {
+        let mut program = self.node.data_path.engine.start_program(function, argv).await?;
+        let output = std::mem::replace(&mut program.output, OwnedFd::from(null()?));
+        let output =
+            Receiver::from_owned_fd_unchecked(output).map_err(|error| error.to_string())?;
+        let mut output = BufReader::new(output.take(OUTPUT_BYTES_MAX));
+        let mut line = Vec::new();
+        while output.read_until(b'\n', &mut line).await.is_ok_and(|read| read > 0) {
+            show(String::from_utf8_lossy(&line).trim_end_matches('\n'));
+            line.clear();
+        }
+        let exit = program.exited().await;
+        match (exit.status, exit.signal) {
+            _ if exit.out_of_memory => Err("it used more memory than it may".to_owned()),
+            (Some(status), _) => Ok(status),
+            (None, Some(signal)) => Err(format!("it was ended by signal {signal}")),
+            (None, None) => Err("it was ended".to_owned()),
         }
     }
 
@@ -294,6 +328,10 @@ impl DevNode {
         }
         Err(last.unwrap_or_else(|| std::io::ErrorKind::AddrInUse.into()))
     }
+}
+
+fn null() -> Result<File, String> {
+    File::open("/dev/null").map_err(|error| error.to_string())
 }
 
 /// Connects each debugger with the function's newest instance.

@@ -35,6 +35,11 @@ const SCRIPT: &str = "set -e; cp -R /function /tmp/build; chmod -R u+w /tmp/buil
     cp -R /packages/.mote/. /tmp/build/; cd /tmp/build; \
     exec go build -trimpath -ldflags='-s -w' -o /packages/function \"$@\"";
 
+/// The same script with the function's tests, which become a program of their own.
+const SCRIPT_WITH_TESTS: &str = "set -e; cp -R /function /tmp/build; chmod -R u+w /tmp/build; \
+    cp -R /packages/.mote/. /tmp/build/; cd /tmp/build; go test -c -o /packages/function.test .; \
+    exec go build -trimpath -ldflags='-s -w' -o /packages/function \"$@\"";
+
 /// Fails before anything is built if `spec` needs Go and the node has no Go.
 pub(crate) fn check(interpreters: &Found, spec: &FunctionSpec) -> Result<(), Problem> {
     match (&interpreters.go, spec.runtime) {
@@ -169,7 +174,8 @@ async fn request(
     request.env.extend(fixed.map(|(name, value)| (name.to_owned(), value.to_owned())));
     request.extra_read_only.push(go.prefix.clone());
     request.cache_dir = Some(cache);
-    request.argv = ["sh", "-c", SCRIPT, "build", target].map(str::to_owned).to_vec();
+    let script = if node.config.go_tests { SCRIPT_WITH_TESTS } else { SCRIPT };
+    request.argv = ["sh", "-c", script, "build", target].map(str::to_owned).to_vec();
     Ok(request)
 }
 

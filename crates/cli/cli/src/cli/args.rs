@@ -26,7 +26,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub(super) use self::config::{Config, ConfigVerb};
 pub(super) use self::deploy::{Deploy, OnFailure};
-pub(super) use self::dev::Dev;
+pub(super) use self::dev::{Dev, Test};
 pub(super) use self::export::{Export as ExportVerb, ExportKubernetes, ExportTo};
 pub(super) use self::import::Import;
 pub(super) use self::key::{Key, KeyCreate, KeyRevoke, KeyVerb};
@@ -128,6 +128,7 @@ pub(super) enum Verb {
     /// Begin a function: write a small example with a test
     New(New),
     Dev(Dev),
+    Test(Test),
     /// Deploy functions from folders or files
     Deploy(Deploy),
     /// Convert functions of another platform to a mote.toml each

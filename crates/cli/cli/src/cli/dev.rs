@@ -1,4 +1,4 @@
-//! `mote dev`: a node of the developer's own, which follows the files.
+//! `mote dev` and `mote test`: a node of the developer's own.
 //!
 //! The verb makes the configuration of the node, and a guest that runs next to it
 //! (`mote_node::develop`). Start reading at `session.rs`.
@@ -8,6 +8,7 @@ mod env_file;
 mod project;
 mod session;
 mod show;
+mod tests;
 
 use std::io::{self, IsTerminal as _, Read as _};
 use std::net::{TcpListener, UdpSocket};
@@ -22,8 +23,9 @@ use mote_project::Options;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::sync::mpsc;
 
+use self::project::Project;
 use self::session::Wishes;
-use super::args::Dev;
+use super::args::{Dev, Test};
 use super::failure::Failure;
 use super::output::Output;
 
@@ -74,6 +76,36 @@ pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
+/// Runs the tests of a function. Returns their exit code.
+pub(super) fn test(args: &Test, output: &Output) -> Result<ExitCode, Failure> {
+    let shown = args.path.display().to_string();
+    args.path.metadata().map_err(|error| Failure::of_file("M0102", &shown, &error))?;
+    let folder = folder()?;
+    let mut config = config(folder.path(), Some("off"), false)?;
+    config.coap = None;
+    config.go_tests = true;
+    let output = *output;
+    let work = (Project::without_env(&args.path), args.arguments.clone());
+    let guest = Guest {
+        run: Box::new(move |node| {
+            let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let Ok(runtime) = builder else { return exit::FAILED };
+            let code = runtime.block_on(async {
+                tokio::select! {
+                    code = tests::run(node, work, output) => code,
+                    _ = tokio::signal::ctrl_c() => exit::INTERRUPTED,
+                }
+            });
+            runtime.shutdown_background();
+            code
+        }),
+        folder: folder.path().to_owned(),
+    };
+    let code = mote_node::develop(config, guest);
+    drop(folder);
+    Ok(code)
+}
+
 /// Makes the folder of the node. Sandboxes enter it as other users.
 fn folder() -> Result<tempfile::TempDir, Failure> {
     let made = tempfile::Builder::new().prefix("mote-dev-").tempdir().and_then(|folder| {
@@ -86,11 +118,7 @@ fn folder() -> Result<tempfile::TempDir, Failure> {
 
 /// Returns the settings of a node that nobody else uses. Neither the file of the machine's node nor its
 /// variables apply, except the one for user ids.
-fn config(
-    folder: &Path,
-    http: Option<&str>,
-    broker: bool,
-) -> Result<mote_node::Config, Failure> {
+fn config(folder: &Path, http: Option<&str>, broker: bool) -> Result<mote_node::Config, Failure> {
     let at = |port: u16, is_free: bool| format!("127.0.0.1:{}", if is_free { port } else { 0 });
     let http = match http {
         Some(http) => http.to_owned(),

@@ -35,6 +35,10 @@ pub fn run() -> ExitCode {
             Ok(code) => return code,
             Err(failure) => Err(failure),
         },
+        Verb::Test(args) => match dev::test(&args, &output) {
+            Ok(code) => return code,
+            Err(failure) => Err(failure),
+        },
         Verb::New(args) => new::run(&args, &output),
         Verb::Config(verb) => config_verb::run(&verb, &output),
         Verb::Cluster { arguments } => program::cluster(&arguments),
@@ -103,6 +107,7 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
             | Verb::Up(_)
             | Verb::New(_)
             | Verb::Dev(_)
+            | Verb::Test(_)
             | Verb::Config(_)
             | Verb::Cluster { .. }
             | Verb::Upgrade(_)

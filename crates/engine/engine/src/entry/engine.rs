@@ -32,6 +32,7 @@ use crate::entry::settings::Config;
 use crate::entry::watch::Watch;
 use crate::instance::launch;
 use crate::instance::prewarm::{Prewarm, PrewarmedPrograms};
+use crate::instance::program::{self, Program};
 use crate::ledger::{Ledger, LedgerStatus};
 use crate::revision::logs::FunctionLog;
 use crate::revision::pool::Pool;
@@ -239,6 +240,12 @@ impl Engine {
     /// change nothing.
     pub fn set_watch(&self, watch: Arc<dyn Watch>) {
         let _ = self.shared.watch.set(watch);
+    }
+
+    /// Starts a program in the sandbox of the function's live revision.
+    pub async fn start_program(&self, name: &str, argv: Vec<String>) -> Result<Program, String> {
+        let revision = self.get(name).ok_or_else(|| format!("no function {name}"))?;
+        program::start(&revision, argv).await
     }
 
     /// Connects to the debug port of the function's newest instance ([`Config::inspect`]).

@@ -5,6 +5,7 @@ pub(crate) mod governor;
 pub(crate) mod launch;
 pub(crate) mod output;
 pub(crate) mod prewarm;
+pub(crate) mod program;
 pub(crate) mod request_bounds;
 pub(crate) mod requests;
 pub(crate) mod services_door;

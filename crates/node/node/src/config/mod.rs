@@ -74,6 +74,8 @@ pub struct Config {
     pub prewarm_bytes: Option<u64>,
     /// Whether debuggers may attach to functions. Only for a node that one developer uses.
     pub inspect: bool,
+    /// Whether builds of Go functions include their tests.
+    pub go_tests: bool,
     /// First user id of instances.
     pub uid_base: u32,
     /// APIs of other platforms.

@@ -269,6 +269,7 @@ impl Loaded {
                 timeout_factor,
                 prewarm_bytes,
                 inspect: false,
+                go_tests: false,
                 uid_base,
                 compat,
                 mqtt,

@@ -4,6 +4,20 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+/// Run the tests of a function in its sandbox
+///
+/// Starts a node of its own, deploys the function there, and runs its tests with its packages, its
+/// environment and its network: pytest or unittest, node --test, go test, or the programs tests/*.sh.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Test {
+    /// Folder of the function
+    #[arg(value_name = "PATH", default_value = ".")]
+    pub(in crate::cli) path: PathBuf,
+    /// What the test tool receives, for example -k NAME
+    #[arg(last = true, value_name = "ARGUMENT")]
+    pub(in crate::cli) arguments: Vec<String>,
+}
+
 /// Run functions while you write them
 ///
 /// Starts a node of its own, with a temporary folder, and deploys the functions again whenever a file

@@ -23,6 +23,7 @@ const BUILD_LINES_MAX: usize = 40;
 pub(super) struct Project {
     pub(super) path: PathBuf,
     inspect: bool,
+    uses_env: bool,
     /// A hash of everything that was last packed.
     packed: Option<u64>,
 }
@@ -46,7 +47,12 @@ pub(super) struct Function {
 
 impl Project {
     pub(super) fn new(path: &Path, inspect: bool) -> Self {
-        Self { path: path.to_owned(), inspect, packed: None }
+        Self { path: path.to_owned(), inspect, uses_env: true, packed: None }
+    }
+
+    /// A project whose functions do not get the variables of `.env`.
+    pub(super) fn without_env(path: &Path) -> Self {
+        Self { uses_env: false, ..Self::new(path, false) }
     }
 
     /// The folder of the project, or the folder with its file.
@@ -95,8 +101,11 @@ impl Project {
         let options = Options { check_machine: true, ..Options::default() };
         let project = mote_project::read(&self.path, options)?;
         let mut notes = Vec::new();
-        let env = EnvFile::read(self.folder())
-            .map_err(|error| Failure::of_file("M0102", ".env", &error))?;
+        let env = match self.uses_env {
+            true => EnvFile::read(self.folder()),
+            false => Ok(None),
+        };
+        let env = env.map_err(|error| Failure::of_file("M0102", ".env", &error))?;
         if let Some(env) = &env {
             notes.push(said_of(env));
         }
@@ -220,8 +229,10 @@ mod tests {
 
     #[test]
     fn a_build_does_not_start_itself_again() {
-        let manifest = "version = 1\n[build]\ncommand = \"echo x >> built && echo y >> count.log\"\n";
-        let folder = folder(&[("app.py", CODE), ("mote.toml", manifest), (".gitignore", "*.log\n")]);
+        let manifest =
+            "version = 1\n[build]\ncommand = \"echo x >> built && echo y >> count.log\"\n";
+        let folder =
+            folder(&[("app.py", CODE), ("mote.toml", manifest), (".gitignore", "*.log\n")]);
         let builds = || {
             let text = fs::read_to_string(folder.path().join("count.log")).unwrap_or_default();
             text.lines().count()

@@ -147,11 +147,7 @@ pub(super) async fn run(mut node: DevNode, wishes: Wishes, output: Output) -> u8
 }
 
 /// Sends the number of a project whenever its files have changed.
-async fn follow(
-    mut changes: Changes,
-    number: usize,
-    sender: mpsc::Sender<std::io::Result<usize>>,
-) {
+async fn follow(mut changes: Changes, number: usize, sender: mpsc::Sender<std::io::Result<usize>>) {
     loop {
         let change = changes.next().await;
         let is_end = change.is_err();

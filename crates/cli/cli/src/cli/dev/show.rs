@@ -179,7 +179,8 @@ mod tests {
 
     #[test]
     fn places_of_the_sandbox_become_those_of_the_project() {
-        let show = |folder: &str| Show::new(Output::new(&Global::default()), false, folder.as_ref());
+        let show =
+            |folder: &str| Show::new(Output::new(&Global::default()), false, folder.as_ref());
         let line = "File \"/function/app.py\", line 3";
         assert_eq!(show(".").placed(line), "File \"app.py\", line 3");
         assert_eq!(show("./attic/").placed(line), "File \"attic/app.py\", line 3");
