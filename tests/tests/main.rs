@@ -28,6 +28,7 @@ mod compat_routes;
 mod compat_status;
 mod demo;
 mod deploys;
+mod dev;
 mod documents;
 mod dtls;
 mod dtls_certificates;

@@ -45,6 +45,8 @@ pub struct Guest {
     /// A folder that must not outlive the process. If a signal ends the process while the node
     /// starts, the node removes it.
     pub folder: PathBuf,
+    /// Sockets that the node takes instead of binding the addresses of its settings: HTTP and CoAP.
+    pub sockets: (Option<std::net::TcpListener>, Option<std::net::UdpSocket>),
 }
 
 /// A node as its guest sees it.

@@ -30,7 +30,7 @@ pub fn develop(config: Config, guest: Guest) -> ExitCode {
     start(config, Purpose::Develop(guest))
 }
 
-fn start(config: Config, purpose: Purpose) -> ExitCode {
+fn start(config: Config, mut purpose: Purpose) -> ExitCode {
     // Each sandbox reads its function's code as another user, which a stricter umask would prevent.
     // Files with secrets are made with a mode that lets only their owner read them.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
@@ -38,13 +38,18 @@ fn start(config: Config, purpose: Purpose) -> ExitCode {
     mote_store::seal::forbid_core_files();
     let given = ServiceManager::take();
     let given = given.and_then(|given| given.sockets.check_reach(config.lan).map(|()| given));
-    let manager = match given {
+    let mut manager = match given {
         Ok(manager) => manager,
         Err(error) => {
             tell(format_args!("error[M0211]: {error}"));
             return ExitCode::from(exit::CONFIG);
         }
     };
+    if let Purpose::Develop(guest) = &mut purpose {
+        let (http, coap) = std::mem::take(&mut guest.sockets);
+        manager.sockets.http = http.or(manager.sockets.http.take());
+        manager.sockets.coap = coap.or(manager.sockets.coap.take());
+    }
     let zygote = match mote_sandbox::Zygote::fork() {
         Ok(zygote) => zygote,
         Err(error) => {

@@ -11,7 +11,7 @@ mod show;
 mod tests;
 
 use std::io::{self, IsTerminal as _, Read as _};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -48,6 +48,17 @@ pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
         path.metadata().map_err(|error| Failure::of_file("M0102", &shown, &error))?;
     }
     let folder = folder()?;
+    let http = match &args.http {
+        Some(_) => None,
+        None => Some(bound(HTTP_PORT, |at| {
+            let socket = TcpListener::bind(at)?;
+            socket.set_nonblocking(true).map(|()| socket)
+        })?),
+    };
+    let coap = bound(COAP_PORT, |at| {
+        let socket = UdpSocket::bind(at)?;
+        socket.set_nonblocking(true).map(|()| socket)
+    })?;
     let mut config = config(folder.path(), args.http.as_deref(), needs_broker(args))?;
     if args.inspect {
         config.inspect = true;
@@ -69,6 +80,7 @@ pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
             code
         }),
         folder: folder.path().to_owned(),
+        sockets: (http, Some(coap)),
     };
     let code = mote_node::develop(config, guest);
     drop(terminal);
@@ -100,6 +112,7 @@ pub(super) fn test(args: &Test, output: &Output) -> Result<ExitCode, Failure> {
             code
         }),
         folder: folder.path().to_owned(),
+        sockets: (None, None),
     };
     let code = mote_node::develop(config, guest);
     drop(folder);
@@ -116,21 +129,22 @@ fn folder() -> Result<tempfile::TempDir, Failure> {
     made.map_err(|error| Failure::of_file("M0103", &shown, &error))
 }
 
+/// Binds a loopback port, or any other one if a node uses it already.
+fn bound<S>(port: u16, bind: impl Fn((Ipv4Addr, u16)) -> io::Result<S>) -> Result<S, Failure> {
+    let bound = bind((Ipv4Addr::LOCALHOST, port));
+    let bound = bound.or_else(|_| bind((Ipv4Addr::LOCALHOST, 0)));
+    bound.map_err(|error| Failure::of_file("M0203", "127.0.0.1", &error))
+}
+
 /// Returns the settings of a node that nobody else uses. Neither the file of the machine's node nor its
 /// variables apply, except the one for user ids.
 fn config(folder: &Path, http: Option<&str>, broker: bool) -> Result<mote_node::Config, Failure> {
-    let at = |port: u16, is_free: bool| format!("127.0.0.1:{}", if is_free { port } else { 0 });
-    let http = match http {
-        Some(http) => http.to_owned(),
-        None => at(HTTP_PORT, TcpListener::bind(("127.0.0.1", HTTP_PORT)).is_ok()),
-    };
-    let coap = at(COAP_PORT, UdpSocket::bind(("127.0.0.1", COAP_PORT)).is_ok());
     let text = |path: &Path| path.display().to_string();
     let mut flags = vec![
         ("data", text(&folder.join("data"))),
         ("socket", text(&folder.join("mote.sock"))),
-        ("http", http),
-        ("coap", coap),
+        ("http", http.unwrap_or("127.0.0.1:0").to_owned()),
+        ("coap", "127.0.0.1:0".to_owned()),
         ("polling", "false".to_owned()),
     ];
     if broker {
