@@ -86,7 +86,8 @@ pub(crate) async fn build(
     let (target, staging) = generated
         .await
         .unwrap_or_else(|_| Err(packages::failed("the node could not read the code")))?;
-    let cache = cache(&node.config.data).await?;
+    let kept = node.config.go_cache.clone();
+    let cache = cache(kept.unwrap_or_else(|| node.config.data.join("go-cache"))).await?;
     // `go` fetches a module from the host in the module's name, unless the configuration permits
     // only a proxy.
     let registries = Arc::new(Registries::of(Client::Go, &spec.name, BTreeSet::new()));
@@ -117,8 +118,7 @@ pub(crate) async fn build(
 /// Returns the cache folder of compiled packages and modules. Empties the folder first if it has
 /// grown too large. The caller must hold the turn to build. The size is counted on a blocking
 /// thread, because counting visits every file.
-async fn cache(data: &Path) -> Result<PathBuf, Problem> {
-    let cache = data.join("go-cache");
+async fn cache(cache: PathBuf) -> Result<PathBuf, Problem> {
     let path = cache.clone();
     let made = blocking(move || prepare_cache(&path, CACHE_BYTES_MAX));
     made.await

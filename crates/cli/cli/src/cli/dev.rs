@@ -10,10 +10,11 @@ mod session;
 mod show;
 mod tests;
 
+use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use mote_api::exit;
@@ -60,6 +61,8 @@ pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
         socket.set_nonblocking(true).map(|()| socket)
     })?;
     let mut config = config(folder.path(), args.http.as_deref(), needs_broker(args))?;
+    let cache = GoCache::take();
+    config.go_cache = cache.as_ref().map(|cache| cache.folder.clone());
     if args.inspect {
         config.inspect = true;
         config.timeout_factor = INSPECT_TIMEOUT_FACTOR;
@@ -96,6 +99,8 @@ pub(super) fn test(args: &Test, output: &Output) -> Result<ExitCode, Failure> {
     let mut config = config(folder.path(), Some("off"), false)?;
     config.coap = None;
     config.go_tests = true;
+    let cache = GoCache::take();
+    config.go_cache = cache.as_ref().map(|cache| cache.folder.clone());
     let output = *output;
     let work = (Project::without_env(&args.path), args.arguments.clone());
     let guest = Guest {
@@ -170,6 +175,29 @@ fn needs_broker(args: &Dev) -> bool {
         let names_none = spec.publishing.connection.broker.is_none();
         (publishes && names_none) || spec.mqtt.iter().any(|trigger| trigger.broker.is_none())
     })
+}
+
+/// What Go has compiled, which is kept, because the first build of the standard library takes a minute
+/// on a small machine.
+struct GoCache {
+    folder: PathBuf,
+    /// Locked while a node uses the folder.
+    _lock: File,
+}
+
+impl GoCache {
+    /// Returns `None` if another node uses the folder, or if there is no place for it. Go then begins
+    /// anew.
+    fn take() -> Option<Self> {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let home = set("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = home.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
+        let folder = home.join("mote/go");
+        std::fs::create_dir_all(&folder).ok()?;
+        let lock = File::create(home.join("mote/go.lock")).ok()?;
+        lock.try_lock().ok()?;
+        Some(Self { folder, _lock: lock })
+    }
 }
 
 /// Reads keys on a separate thread, which ends with the process.

@@ -76,6 +76,9 @@ pub struct Config {
     pub inspect: bool,
     /// Whether builds of Go functions include their tests.
     pub go_tests: bool,
+    /// The folder in which Go keeps what it has compiled, if it is not in the data folder. No other
+    /// process may use it at the same time.
+    pub go_cache: Option<PathBuf>,
     /// First user id of instances.
     pub uid_base: u32,
     /// APIs of other platforms.

@@ -270,6 +270,7 @@ impl Loaded {
                 prewarm_bytes,
                 inspect: false,
                 go_tests: false,
+                go_cache: None,
                 uid_base,
                 compat,
                 mqtt,
