@@ -21,6 +21,7 @@ use mote_api::exit;
 use mote_node::develop::Guest;
 use mote_node::settings::{Given, Loaded};
 use mote_project::Options;
+use rustix::fs::{FlockOperation, flock};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::sync::mpsc;
 
@@ -195,7 +196,7 @@ impl GoCache {
         let folder = home.join("mote/go");
         std::fs::create_dir_all(&folder).ok()?;
         let lock = File::create(home.join("mote/go.lock")).ok()?;
-        lock.try_lock().ok()?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
         Some(Self { folder, _lock: lock })
     }
 }

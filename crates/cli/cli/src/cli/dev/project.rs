@@ -80,13 +80,13 @@ impl Project {
             return Ok(None);
         }
         // A build that fails is repeated only after the next change.
-        self.packed = None;
+        let former = self.packed.take();
         for command in &commands {
             build(command, self.folder())?;
         }
         let packed = self.read();
         let hash = packed.as_ref().ok().map(|packed| packed.hash);
-        let is_same = hash.is_some() && hash == self.packed;
+        let is_same = hash.is_some() && hash == former;
         self.packed = hash;
         packed.map(|packed| (!is_same).then_some(packed))
     }
@@ -221,7 +221,7 @@ mod tests {
         assert!(is_new());
         write(".env", "A=1\n");
         assert!(is_new());
-        write("mote.toml", "versionn = 1\n");
+        write("mote.toml", "unknown = 1\n");
         assert!(project.pack().is_err());
         write("mote.toml", "version = 1\n");
         assert!(project.pack().expect("packed").is_some());

@@ -42,12 +42,22 @@ struct Live {
     held: Vec<LogLine>,
 }
 
+/// A revision that has become live.
+struct NewRevision {
+    name: String,
+    runtime: Runtime,
+    revision: u64,
+    url: Option<String>,
+}
+
+/// A call that was repeated, and its answer.
+type Repeated = (Arc<Call>, Result<Answer, String>);
+
 /// How a deploy of a project ended.
 struct Deployed {
     project: Project,
     took_ms: f64,
-    /// Function, runtime and new revision; and whether the last one failed.
-    live: Vec<(String, Runtime, u64, Option<String>)>,
+    live: Vec<NewRevision>,
     notes: Vec<String>,
     failure: Option<(Option<String>, Failure)>,
     is_unchanged: bool,
@@ -69,7 +79,7 @@ pub(super) struct Session {
     last: Option<Arc<Call>>,
     /// The answer to the last call when it was last sent.
     before: Option<Answer>,
-    repeating: Option<JoinHandle<(Arc<Call>, Result<Answer, String>)>>,
+    repeating: Option<JoinHandle<Repeated>>,
 }
 
 /// Runs a session until the developer ends it. Returns the exit code.
@@ -260,7 +270,7 @@ impl Session {
         }));
     }
 
-    fn repeated(&mut self, ended: Result<(Arc<Call>, Result<Answer, String>), JoinError>) {
+    fn repeated(&mut self, ended: Result<Repeated, JoinError>) {
         self.repeating = None;
         match ended {
             Ok((call, Ok(answer))) => {
@@ -293,7 +303,7 @@ impl Session {
             }
         }
         let has_new = !live.is_empty();
-        for (name, runtime, revision, url) in live {
+        for NewRevision { name, runtime, revision, url } in live {
             let is_first = !self.live.contains_key(&name);
             let known = self.live.entry(name.clone());
             let known = known.or_insert_with(|| Live { revision, held: Vec::new() });
@@ -409,7 +419,7 @@ async fn deploy(client: Client, mut project: Project) -> Deployed {
 async fn deploy_all(
     client: &Client,
     packed: Packed,
-    live: &mut Vec<(String, Runtime, u64, Option<String>)>,
+    live: &mut Vec<NewRevision>,
     notes: &mut Vec<String>,
 ) -> Result<(), (Option<String>, Failure)> {
     notes.extend(packed.notes);
@@ -427,7 +437,12 @@ async fn deploy_all(
         let result = client.deploy(&name, function.tar, &options).await;
         let result = result.map_err(|error| failed(missing_secret(error.into())))?;
         notes.extend(result.warnings.iter().map(|warning| format!("{name}: {warning}")));
-        live.push((name.clone(), function.spec.answered_by(), result.revision, result.urls.http));
+        live.push(NewRevision {
+            name: name.clone(),
+            runtime: function.spec.answered_by(),
+            revision: result.revision,
+            url: result.urls.http,
+        });
     }
     Ok(())
 }
