@@ -16,7 +16,7 @@ from mote_worker.asgi import Asgi, routes_without_root
 from mote_worker.blocking import Blocking, wait_for
 from mote_worker.capture import LineCapture, take_over_logging
 from mote_worker.event import Context
-from mote_worker.loading import adapted, find_entry, shape_of, with_arguments
+from mote_worker.loading import adapted, find_entry, let_debug, shape_of, with_arguments
 from mote_worker.loop import Loop
 from mote_worker.reader import FrameReader
 from mote_worker.threads import Threads
