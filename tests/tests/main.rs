@@ -29,6 +29,7 @@ mod compat_status;
 mod dashboard;
 mod demo;
 mod deploys;
+mod dev;
 mod documents;
 mod dtls;
 mod dtls_certificates;

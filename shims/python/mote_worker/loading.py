@@ -50,6 +50,19 @@ def find_entry(entry):
     raise LookupError("module %s has none of handle, app, handler, main" % module.__name__)
 
 
+def let_debug(port):
+    """Lets a debugger attach at this port, on a node for one developer."""
+    # Without this variable, debugpy warns about modules of Python itself.
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    try:
+        import debugpy
+    except ImportError:
+        print("no debugger can attach: add a line `debugpy` to requirements.txt", file=sys.stderr)
+        return
+    # The usual adapter is another process, which would need a share of the function's memory.
+    debugpy.listen(("127.0.0.1", port), in_process_debug_adapter=True)
+
+
 def adapted(worker):
     """What `find_entry` says of a function written for another platform: its adapter's handler."""
     import importlib.util

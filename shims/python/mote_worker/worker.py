@@ -16,7 +16,7 @@ from mote_worker.asgi import Asgi, routes_without_root
 from mote_worker.blocking import Blocking, wait_for
 from mote_worker.capture import LineCapture, take_over_logging
 from mote_worker.event import Context
-from mote_worker.loading import adapted, find_entry, in_trace, shape_of, with_arguments
+from mote_worker.loading import adapted, find_entry, in_trace, let_debug, shape_of, with_arguments
 from mote_worker.loop import Loop
 from mote_worker.reader import FrameReader
 from mote_worker.threads import Threads
@@ -90,6 +90,8 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
 
             # Until 3.10 an asyncio.Event made at import belongs to the loop of that moment.
             asyncio.set_event_loop(asyncio.new_event_loop())
+        if "MOTE_DEBUG_PORT" in spec["env"]:
+            let_debug(int(spec["env"]["MOTE_DEBUG_PORT"]))
         self.root = "/" + spec["function"]
         find = adapted if spec.get("compat") else lambda worker: find_entry(spec["entry"])
         module, handler, found = find(self)

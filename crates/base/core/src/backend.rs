@@ -84,6 +84,9 @@ pub struct InstanceRequest {
     pub files: Vec<(PathBuf, String)>,
     /// Symbolic links that only this instance has: absolute path inside, and target.
     pub links: Vec<(PathBuf, PathBuf)>,
+    /// The port inside on which the program lets a debugger attach. Only for [`Launch::Shim`] and
+    /// [`Launch::Worker`], and only on a node for one developer.
+    pub debug_port: Option<u16>,
 }
 
 impl InstanceRequest {
@@ -105,6 +108,7 @@ impl InstanceRequest {
             && self.egress == other.egress
             && self.files == other.files
             && self.links == other.links
+            && self.debug_port == other.debug_port
     }
 }
 
@@ -167,6 +171,9 @@ pub struct Started {
     /// The listening TCP sockets inside the sandbox, one for each requested egress, in the same
     /// order.
     pub egress: Vec<OwnedFd>,
+    /// A channel that opens connections to the debug port of the request, in the form of a server's
+    /// `channel`.
+    pub debugger: Option<OwnedFd>,
     /// Controls the running instance.
     pub control: Box<dyn InstanceControl>,
     /// Whether the instance's program was prewarmed.

@@ -10,6 +10,7 @@
 //! - `cli/nodes.rs`, `cli/fleet.rs`, `fleet/`: the nodes that a command addresses
 //! - `cli/simulate.rs`, `cli/bench.rs`, `bench_text.rs`: the simulator and the load tool
 //! - `cli/program.rs`: replaces the process with `mote-cluster`
+//! - `templates.rs`: the files of `mote new`
 //! - `export/`, `tables/`: functions for users who stop using `mote`, and tables for terminals
 
 pub mod bench_text;
@@ -17,5 +18,6 @@ mod cli;
 pub mod export;
 pub mod fleet;
 pub mod tables;
+pub mod templates;
 
 pub use cli::{command, run};

@@ -216,6 +216,7 @@ impl ProcessBackend {
             file_bytes: None,
             processes: u64::from(request.limits.pids) + 1,
             egress,
+            debug_port: request.debug_port,
         }
     }
 
@@ -313,6 +314,7 @@ impl ProcessBackend {
             file_bytes: Some(file_bytes),
             processes: u64::from(limits.pids) + 1,
             egress,
+            debug_port: None,
         };
         let running = self.launch(label, plan, limits, slot).await?;
         // An installation may take minutes, and its caller expects that, so it does not count as
@@ -484,7 +486,7 @@ impl ProcessBackend {
                 }
             }
         };
-        let (prepared, egress) = match tokio::time::timeout(START_TIMEOUT, start).await {
+        let (prepared, mut egress) = match tokio::time::timeout(START_TIMEOUT, start).await {
             Ok(result) => result?,
             Err(_) => {
                 let source = io::Error::from_raw_os_error(libc::ETIMEDOUT);
@@ -492,7 +494,8 @@ impl ProcessBackend {
             }
         };
         drop(inside);
-        Ok(Running { channel, output, egress, prepared })
+        let debugger = plan.debug_port.and_then(|_| egress.pop());
+        Ok(Running { channel, output, egress, debugger, prepared })
     }
 
     /// Makes one child that waits for a plan.

@@ -96,8 +96,13 @@ fn start(plan: &Plan, egress: Vec<OwnedFd>) -> io::Result<i32> {
             }
             let child = command(argv, &plan.work_dir)?.spawn(&Stdio::default(), &[])?;
             drop(channel);
-            started(egress);
-            Ok(wait(child.pid, &children, None))
+            let Some(port) = plan.debug_port else {
+                started(egress);
+                return Ok(wait(child.pid, &children, None));
+            };
+            let (outside, inside) = sys::socket_pair(libc::SOCK_SEQPACKET)?;
+            started(egress.into_iter().chain([outside]).collect());
+            Ok(wait(child.pid, &children, Some((&inside, port))))
         }
         Program::Server { argv, port } => {
             let child = command(argv, &plan.work_dir)?.spawn(&Stdio::default(), &[])?;

@@ -137,6 +137,8 @@ pub(crate) struct Plan {
     pub(crate) processes: u64,
     /// The sockets inside that stand for connections and datagrams to other hosts.
     pub(crate) egress: Vec<Listen>,
+    /// The port of the program to which pid 1 opens connections for a debugger.
+    pub(crate) debug_port: Option<u16>,
 }
 
 /// A socket inside that stands for a destination.

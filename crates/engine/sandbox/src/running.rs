@@ -20,6 +20,7 @@ pub(crate) struct Running {
     pub(crate) channel: OwnedFd,
     pub(crate) output: OwnedFd,
     pub(crate) egress: Vec<OwnedFd>,
+    pub(crate) debugger: Option<OwnedFd>,
     pub(crate) prepared: PreparedChild,
 }
 
@@ -35,7 +36,7 @@ impl Running {
         prewarmed: bool,
         under_way: Box<dyn Send + Sync>,
     ) -> io::Result<Started> {
-        let Self { channel, output, egress, prepared } = self;
+        let Self { channel, output, egress, debugger, prepared } = self;
         let PreparedChild { status, init, pidfd, mounts: _, cleanup } = prepared;
         let pidfd = Arc::new(sys::watched(pidfd)?);
         let cleanup = cleanup.started();
@@ -43,7 +44,7 @@ impl Running {
         let (sender, exit) = watch::channel(None);
         tokio::spawn(watch_instance(pidfd.clone(), status, cleanup, sender));
         let control = Box::new(Control { init, pidfd, cgroup, exit });
-        Ok(Started { channel, output, egress, control, prewarmed, under_way })
+        Ok(Started { channel, output, egress, debugger, control, prewarmed, under_way })
     }
 }
 

@@ -35,6 +35,11 @@ const SCRIPT: &str = "set -e; cp -R /function /tmp/build; chmod -R u+w /tmp/buil
     cp -R /packages/.mote/. /tmp/build/; cd /tmp/build; \
     exec go build -trimpath -ldflags='-s -w' -o /packages/function \"$@\"";
 
+/// The same script with the function's tests, which become a program of their own.
+const SCRIPT_WITH_TESTS: &str = "set -e; cp -R /function /tmp/build; chmod -R u+w /tmp/build; \
+    cp -R /packages/.mote/. /tmp/build/; cd /tmp/build; go test -c -o /packages/function.test .; \
+    exec go build -trimpath -ldflags='-s -w' -o /packages/function \"$@\"";
+
 /// Fails before anything is built if `spec` needs Go and the node has no Go.
 pub(crate) fn check(interpreters: &Found, spec: &FunctionSpec) -> Result<(), Problem> {
     match (&interpreters.go, spec.runtime) {
@@ -81,7 +86,8 @@ pub(crate) async fn build(
     let (target, staging) = generated
         .await
         .unwrap_or_else(|_| Err(packages::failed("the node could not read the code")))?;
-    let cache = cache(&node.config.data).await?;
+    let kept = node.config.go_cache.clone();
+    let cache = cache(kept.unwrap_or_else(|| node.config.data.join("go-cache"))).await?;
     // `go` fetches a module from the host in the module's name, unless the configuration permits
     // only a proxy.
     let registries = Arc::new(Registries::of(Client::Go, &spec.name, BTreeSet::new()));
@@ -112,8 +118,7 @@ pub(crate) async fn build(
 /// Returns the cache folder of compiled packages and modules. Empties the folder first if it has
 /// grown too large. The caller must hold the turn to build. The size is counted on a blocking
 /// thread, because counting visits every file.
-async fn cache(data: &Path) -> Result<PathBuf, Problem> {
-    let cache = data.join("go-cache");
+async fn cache(cache: PathBuf) -> Result<PathBuf, Problem> {
     let path = cache.clone();
     let made = blocking(move || prepare_cache(&path, CACHE_BYTES_MAX));
     made.await
@@ -169,7 +174,8 @@ async fn request(
     request.env.extend(fixed.map(|(name, value)| (name.to_owned(), value.to_owned())));
     request.extra_read_only.push(go.prefix.clone());
     request.cache_dir = Some(cache);
-    request.argv = ["sh", "-c", SCRIPT, "build", target].map(str::to_owned).to_vec();
+    let script = if node.config.go_tests { SCRIPT_WITH_TESTS } else { SCRIPT };
+    request.argv = ["sh", "-c", script, "build", target].map(str::to_owned).to_vec();
     Ok(request)
 }
 

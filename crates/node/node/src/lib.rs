@@ -10,6 +10,7 @@
 //! - `up.rs`: forks the zygote, then starts the node
 //! - `run.rs`, `run/`, `listeners.rs`: the steps of start and stop; the sockets, which the node
 //!   binds or is given
+//! - `develop.rs`: what `mote dev` sees of the node
 //! - `node.rs`: the parts of a running node
 //! - `addresses.rs`, `deployed.rs`: where clients reach the node; what the node keeps for each
 //!   function
@@ -37,6 +38,7 @@ mod compat;
 pub mod config;
 mod deploy;
 mod deployed;
+pub mod develop;
 pub mod doctor;
 mod failed_logs;
 pub mod fronts;
@@ -80,4 +82,4 @@ pub use mote_journal::nats_log::is_name as is_journal_name;
 pub use mote_outgoing::Reach;
 pub use mote_sandbox::UID_BASE_DEFAULT;
 pub(crate) use node::Node;
-pub use up::run;
+pub use up::{develop, run};

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use mote_api::exit;
@@ -38,6 +38,7 @@ use tokio::sync::oneshot;
 
 use super::Node;
 use crate::config::Config;
+use crate::develop::{DevNode, Guest};
 use announcement::{announce, serving_text};
 use data_path::DataPath;
 use listen::Listening;
@@ -45,11 +46,45 @@ use management::Management;
 use open::Opened;
 use thread::runtime_on_thread;
 
+/// How long running calls may continue when a developer stops the node.
+const DEV_STOP_GRACE: Duration = Duration::from_secs(1);
+
+/// What a node is for.
+pub(crate) enum Purpose {
+    /// Serves functions, and first deploys these projects.
+    Serve(Vec<PathBuf>),
+    Develop(Guest),
+}
+
+impl Purpose {
+    /// The folder that must not outlive the process.
+    fn folder(&self) -> Option<PathBuf> {
+        match self {
+            Self::Serve(_) => None,
+            Self::Develop(guest) => Some(guest.folder.clone()),
+        }
+    }
+}
+
+/// Runs the guest of a node. Resolves with the exit code when the guest has ended.
+fn run_guest(guest: Guest, node: DevNode) -> Result<oneshot::Receiver<u8>> {
+    let (ended, code) = oneshot::channel();
+    let run = guest.run;
+    std::thread::Builder::new()
+        .name("mote-dev".to_owned())
+        .spawn(move || {
+            // The node may have ended first.
+            let _ = ended.send(run(node));
+        })
+        .context("cannot start the thread mote-dev")?;
+    Ok(code)
+}
+
 /// Runs a node until it is stopped. Before any thread existed, the caller forked `zygote` and took
 /// what the service manager handed over.
 pub(crate) fn run(
     config: Config,
-    deploy: &[PathBuf],
+    purpose: Purpose,
     zygote: ZygoteHandle,
     manager: ServiceManager,
 ) -> Result<ExitCode> {
@@ -59,7 +94,7 @@ pub(crate) fn run(
     let (stop_management, stopped) = oneshot::channel::<()>();
     let management = runtime_on_thread("mote-admin", async { drop(stopped.await) })?;
     mote_sandbox::take_short_turns();
-    let code = data_path.block_on(serve(config, deploy, zygote, manager, started, &management))?;
+    let code = data_path.block_on(serve(config, purpose, zygote, manager, started, &management))?;
     // Blocking tasks of the management runtime may still wait for a slow disk. The node does not
     // wait for these tasks.
     drop(stop_management);
@@ -68,7 +103,7 @@ pub(crate) fn run(
 
 async fn serve(
     mut config: Config,
-    deploy: &[PathBuf],
+    purpose: Purpose,
     zygote: ZygoteHandle,
     mut manager: ServiceManager,
     started: Instant,
@@ -76,13 +111,15 @@ async fn serve(
 ) -> Result<ExitCode> {
     // Signal handlers are installed first, so that Ctrl-C also stops a slow start.
     let mut signals = Signals::install()?;
-    let start_can_end = runtime.spawn(end_of_start());
+    let start_can_end = runtime.spawn(end_of_start(purpose.folder()));
     let (opened, secrets) = open::open(&config, zygote, runtime).await?;
     let data_path = data_path::begin(&config, &opened, secrets)?;
     let given = std::mem::take(&mut manager.sockets);
     let mut listening = listen::listen(&mut config, given, &data_path).await?;
     let management = management::prepare(&config, &opened, &data_path, &listening, runtime).await?;
     let node = Arc::new(node(config, opened, data_path, &listening, management, started));
+    let develops = matches!(purpose, Purpose::Develop(_));
+    let dev_node = develops.then(|| DevNode::new(&node));
     bring_back::bring_back(&node, &listening.platforms, runtime).await?;
 
     // From here on, the node may have accepted calls, so a signal no longer ends the process at
@@ -97,7 +134,9 @@ async fn serve(
     });
 
     node.ready.store(true, Ordering::Release);
-    announce(&node);
+    if !develops {
+        announce(&node);
+    }
     let manager = Arc::new(manager);
     manager.ready(&serving_text(&node.addresses));
     if manager.watchdog.is_some() {
@@ -106,13 +145,27 @@ async fn serve(
         let manager = manager.clone();
         tokio::spawn(async move { manager.pet_in_time().await });
     }
-    let deploying = deploy_at_start(deploy, &node.config.socket);
+    let (deploying, guest) = match (purpose, dev_node) {
+        (Purpose::Serve(paths), _) => (deploy_at_start(&paths, &node.config.socket), None),
+        (Purpose::Develop(guest), Some(node)) => (None, Some(run_guest(guest, node)?)),
+        (Purpose::Develop(_), None) => (None, None),
+    };
+    let served = async {
+        match guest {
+            // The guest receives the signals, too, and ends.
+            Some(guest) => guest.await.unwrap_or(exit::FAILED),
+            None => {
+                signals.received().await;
+                exit::DONE
+            }
+        }
+    };
     let code = tokio::select! {
         // A signal to the whole process group also ends the zygote. The signals are checked first,
         // so that the node then treats this as a request to stop and not as a failure of the
         // zygote.
         biased;
-        () = signals.received() => exit::DONE,
+        code = served => code,
         () = node.opened.backend.helper_ended() => exit::HELPER,
     };
     drop(deploying);
@@ -129,6 +182,8 @@ async fn serve(
     }
     tokio::select! {
         () = stop::stop(&node, &mut fronts, &mut apis) => {}
+        // Nobody but the developer waits for these calls.
+        () = tokio::time::sleep(DEV_STOP_GRACE), if develops => {}
         // A second signal ends the wait for the stop.
         () = signals.received() => {}
     }
@@ -197,7 +252,7 @@ impl Signals {
 
 /// Ends the process if a signal arrives before the node serves. This is safe, because the node has
 /// accepted nothing yet, the store survives such an end, and the zygote ends with its parent.
-async fn end_of_start() {
+async fn end_of_start(folder: Option<PathBuf>) {
     let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
     let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return };
     tokio::select! {
@@ -205,6 +260,9 @@ async fn end_of_start() {
         _ = terminate.recv() => {}
     }
     tracing::info!("the node received a signal to stop while it was starting");
+    if let Some(folder) = folder {
+        let _ = std::fs::remove_dir_all(folder);
+    }
     std::process::exit(exit::DONE.into());
 }
 

@@ -7,8 +7,11 @@ use std::process::ExitCode;
 use mote_api::exit;
 use mote_process::service_manager::ServiceManager;
 use mote_store::StoreError;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::config::Config;
+use crate::develop::Guest;
+use crate::run::Purpose;
 use crate::unusable::{AddressError, SettingError};
 
 /// Starts the node and serves until it is stopped. `deploy` are the projects to deploy once the
@@ -18,6 +21,16 @@ use crate::unusable::{AddressError, SettingError};
 /// sandboxes, is forked first. Before the fork, the node takes what the service manager handed
 /// over, so that the zygote inherits none of it.
 pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
+    start(config, Purpose::Serve(deploy.to_vec()))
+}
+
+/// Starts a node for one developer, and serves until its guest returns. The same is true of threads
+/// as for [`run`].
+pub fn develop(config: Config, guest: Guest) -> ExitCode {
+    start(config, Purpose::Develop(guest))
+}
+
+fn start(config: Config, mut purpose: Purpose) -> ExitCode {
     // Each sandbox reads its function's code as another user, which a stricter umask would prevent.
     // Files with secrets are made with a mode that lets only their owner read them.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
@@ -25,13 +38,18 @@ pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
     mote_store::seal::forbid_core_files();
     let given = ServiceManager::take();
     let given = given.and_then(|given| given.sockets.check_reach(config.lan).map(|()| given));
-    let manager = match given {
+    let mut manager = match given {
         Ok(manager) => manager,
         Err(error) => {
             tell(format_args!("error[M0211]: {error}"));
             return ExitCode::from(exit::CONFIG);
         }
     };
+    if let Purpose::Develop(guest) = &mut purpose {
+        let (http, coap) = std::mem::take(&mut guest.sockets);
+        manager.sockets.http = http.or(manager.sockets.http.take());
+        manager.sockets.coap = coap.or(manager.sockets.coap.take());
+    }
     let zygote = match mote_sandbox::Zygote::fork() {
         Ok(zygote) => zygote,
         Err(error) => {
@@ -39,8 +57,12 @@ pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
             return ExitCode::from(exit::FAILED);
         }
     };
-    start_log();
-    match crate::run::run(config, deploy, zygote, manager) {
+    start_log(match purpose {
+        Purpose::Serve(_) => LevelFilter::INFO,
+        // The guest shows what happens.
+        Purpose::Develop(_) => LevelFilter::ERROR,
+    });
+    match crate::run::run(config, purpose, zygote, manager) {
         Ok(code) => code,
         Err(error) => {
             let (text, code) = explain(&error);
@@ -75,12 +97,11 @@ fn raise_open_files() {
 /// If nothing reads stderr any more, the lines are lost and nothing else happens. With the default,
 /// the subscriber would try to print its own error, and that failure would end the task that logged
 /// the line.
-fn start_log() {
+fn start_log(level: LevelFilter) {
     use std::io::IsTerminal as _;
-    use tracing_subscriber::filter::LevelFilter;
     let builder = tracing_subscriber::fmt()
         .with_writer(|| Harmless(io::stderr()))
-        .with_max_level(LevelFilter::INFO)
+        .with_max_level(level)
         .log_internal_errors(false);
     if io::stderr().is_terminal() {
         builder.init();

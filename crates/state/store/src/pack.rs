@@ -73,6 +73,21 @@ pub fn left_out_by(root: &Path, path: &str) -> Result<Option<&'static str>, Pack
     Ok(ends.map(|end| &path[..end]).any(is_left_out).then_some(name))
 }
 
+/// The rules that decide which files of a folder are packed, for programs that ask often.
+pub struct Rules(Ignore);
+
+impl Rules {
+    /// Reads the rules of the folder `root`.
+    pub fn of(root: &Path) -> Result<Self, PackError> {
+        read_ignore(root).map(Self)
+    }
+
+    /// Whether the entry at `path` below the folder is packed, if the folder that holds it is.
+    pub fn packs(&self, path: &str, is_dir: bool) -> bool {
+        self.0.verdict(path, is_dir) == Verdict::Packed
+    }
+}
+
 #[derive(Default)]
 struct Packer {
     /// Packs every file, so no rule applies.

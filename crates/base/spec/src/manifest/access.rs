@@ -27,7 +27,7 @@ pub enum AccessName {
     Local,
 }
 
-const ACCESSES: [(&str, AccessName); 7] = [
+pub(super) const ACCESSES: [(&str, AccessName); 7] = [
     ("public", AccessName::Public),
     ("key", AccessName::Key),
     ("basic", AccessName::Basic),
@@ -37,13 +37,13 @@ const ACCESSES: [(&str, AccessName); 7] = [
     ("local", AccessName::Local),
 ];
 /// The keys that belong to the mode `jwt`.
-const OF_TOKENS: [&str; 4] = ["issuer", "audience", "keys", "claims"];
+pub(super) const OF_TOKENS: [&str; 4] = ["issuer", "audience", "keys", "claims"];
 
 /// The key that belongs to the mode `mtls`.
-const OF_CERTIFICATES: [&str; 1] = ["callers"];
+pub(super) const OF_CERTIFICATES: [&str; 1] = ["callers"];
 
 /// The keys that belong to the mode `webhook`.
-const OF_WEBHOOKS: [&str; 9] = [
+pub(super) const OF_WEBHOOKS: [&str; 9] = [
     "scheme",
     "secret",
     "window",
@@ -95,7 +95,7 @@ pub enum SchemeName {
     Hmac,
 }
 
-const SCHEMES: [(&str, SchemeName); 5] = [
+pub(super) const SCHEMES: [(&str, SchemeName); 5] = [
     ("github", SchemeName::Github),
     ("stripe", SchemeName::Stripe),
     ("slack", SchemeName::Slack),

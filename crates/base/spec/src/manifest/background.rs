@@ -49,7 +49,7 @@ pub enum RetryName {
     Status,
 }
 
-const RETRIES: [(&str, RetryName); 3] =
+pub(super) const RETRIES: [(&str, RetryName); 3] =
     [("error", RetryName::Error), ("timeout", RetryName::Timeout), ("status", RetryName::Status)];
 
 /// The recipients of results that a manifest may name.

@@ -9,7 +9,8 @@ use super::{FunctionManifest, GIB, HOUR_MS, KIB, TOP_KEYS, read_methods};
 
 pub(super) const KEYS: [&str; 6] =
     ["methods", "headers", "body_max", "compress", "node_port", "cors"];
-const CORS_KEYS: [&str; 6] = ["origins", "methods", "headers", "expose", "credentials", "max_age"];
+pub(super) const CORS_KEYS: [&str; 6] =
+    ["origins", "methods", "headers", "expose", "credentials", "max_age"];
 /// Methods that browsers use for requests to other origins without asking first.
 const SIMPLE_METHODS: [&str; 3] = ["GET", "HEAD", "POST"];
 /// Whether a function never receives this field, because the field describes a connection, or

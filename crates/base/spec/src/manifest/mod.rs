@@ -20,6 +20,7 @@ mod http;
 mod mqtt;
 mod route;
 mod schedule;
+mod schema;
 mod static_files;
 
 pub use access::{
@@ -33,6 +34,7 @@ pub use mqtt::{
 };
 pub use route::RouteManifest;
 pub use schedule::{MissedName, OverlapName, ScheduleManifest};
+pub use schema::schema;
 pub use static_files::StaticManifest;
 
 /// The file name.
@@ -522,7 +524,7 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         static_files::read(reader, &section, &mut function, line);
     }
     if let Some(section) = sub_section(reader, at, "build") {
-        reader.check_keys(&section, &["command"], &["watch"], &TOP_KEYS);
+        reader.check_keys(&section, &schema::BUILD_KEYS, &["watch"], &TOP_KEYS);
         function.build_command = reader
             .string(&section, "command", "a string, e.g. \"make\"")
             .map(|command| command.value);
@@ -995,7 +997,8 @@ fn read_trigger(
         return schedule::read(reader, table, line, function);
     }
     let section = reader.section(table, "[[trigger]]", "that trigger");
-    let mut known = vec!["http", "coap", "mqtt", "cron", "every", "title", "rt", "ct"];
+    let mut known = vec!["mqtt", "cron", "every"];
+    known.extend(schema::FRONT_KEYS);
     known.extend(mqtt::MQTT_KEYS);
     reader.check_keys(&section, &known, &["observe"], &TOP_KEYS);
     if let Some(filter) = reader.string(&section, "mqtt", "a topic filter, e.g. \"sensors/+/temp\"")

@@ -23,7 +23,7 @@ pub(super) const MQTT_KEYS: [&str; 13] = [
 ];
 
 /// The keys that say how the node connects to a broker. Triggers and `[mqtt]` have the same ones.
-const CONNECTION_KEYS: [&str; 7] =
+pub(super) const CONNECTION_KEYS: [&str; 7] =
     ["broker", "version", "username", "password", "ca", "certificate", "key"];
 
 /// `[mqtt]`: the broker at which a function publishes. A key that the manifest does not contain is
@@ -112,7 +112,7 @@ pub enum MqttVersionName {
     V5,
 }
 
-const VERSIONS: [(&str, MqttVersionName); 2] =
+pub(super) const VERSIONS: [(&str, MqttVersionName); 2] =
     [("3.1.1", MqttVersionName::V311), ("5", MqttVersionName::V5)];
 
 /// The kinds of sessions a manifest may name.
@@ -124,7 +124,7 @@ pub enum SessionName {
     Clean,
 }
 
-const SESSIONS: [(&str, SessionName); 2] =
+pub(super) const SESSIONS: [(&str, SessionName); 2] =
     [("persistent", SessionName::Persistent), ("clean", SessionName::Clean)];
 
 /// The times of acknowledgement that a manifest may name.
@@ -136,7 +136,7 @@ pub enum AcknowledgeName {
     Stored,
 }
 
-const ACKNOWLEDGES: [(&str, AcknowledgeName); 2] =
+pub(super) const ACKNOWLEDGES: [(&str, AcknowledgeName); 2] =
     [("answered", AcknowledgeName::Answered), ("stored", AcknowledgeName::Stored)];
 
 /// The orders of messages that a manifest may name.
@@ -148,7 +148,8 @@ pub enum OrderName {
     None,
 }
 
-const ORDERS: [(&str, OrderName); 2] = [("topic", OrderName::Topic), ("none", OrderName::None)];
+pub(super) const ORDERS: [(&str, OrderName); 2] =
+    [("topic", OrderName::Topic), ("none", OrderName::None)];
 
 impl MqttManifest {
     /// The line of `key`, or of `mqtt` if the manifest does not contain `key`.

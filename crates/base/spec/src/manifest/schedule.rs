@@ -29,7 +29,7 @@ pub enum MissedName {
     RunAll,
 }
 
-const MISSED: [(&str, MissedName); 3] = [
+pub(super) const MISSED: [(&str, MissedName); 3] = [
     ("skip", MissedName::Skip),
     ("run-once", MissedName::RunOnce),
     ("run-all", MissedName::RunAll),
@@ -46,7 +46,7 @@ pub enum OverlapName {
     Allow,
 }
 
-const OVERLAPS: [(&str, OverlapName); 3] =
+pub(super) const OVERLAPS: [(&str, OverlapName); 3] =
     [("skip", OverlapName::Skip), ("queue", OverlapName::Queue), ("allow", OverlapName::Allow)];
 
 /// A schedule. A setting that the manifest does not contain is `None`.

@@ -3,6 +3,7 @@
 mod cells;
 mod config;
 mod deploy;
+mod dev;
 mod export;
 mod front;
 mod import;
@@ -12,6 +13,7 @@ mod login;
 mod mqtt;
 mod namespace;
 mod nats;
+mod new;
 mod node_flags;
 mod operators;
 mod pace;
@@ -24,6 +26,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub(super) use self::config::{Config, ConfigVerb};
 pub(super) use self::deploy::{Deploy, OnFailure};
+pub(super) use self::dev::{Dev, Test};
 pub(super) use self::export::{Export as ExportVerb, ExportKubernetes, ExportTo};
 pub(super) use self::import::Import;
 pub(super) use self::key::{Key, KeyCreate, KeyRevoke, KeyVerb};
@@ -31,6 +34,7 @@ pub(super) use self::kv::{Kv, KvKeys, KvVerb};
 pub(super) use self::login::{Login, Logout};
 pub(super) use self::mqtt::{Mqtt, MqttUsersVerb, MqttVerb};
 pub(super) use self::namespace::{Limits, NamespaceVerb, Namespaces};
+pub(super) use self::new::New;
 pub(super) use self::node_flags::NodeFlags;
 pub(super) use self::operators::{AuditArgs, Token, TokenCreate, TokenRevoke, TokenVerb};
 pub(super) use self::secret::SecretSet;
@@ -121,6 +125,10 @@ pub(super) enum When {
 pub(super) enum Verb {
     /// Start the node, and deploy functions if any are given
     Up(Up),
+    /// Begin a function: write a small example with a test
+    New(New),
+    Dev(Dev),
+    Test(Test),
     /// Deploy functions from folders or files
     Deploy(Deploy),
     /// Convert functions of another platform to a mote.toml each
@@ -212,7 +220,7 @@ pub(super) enum Verb {
         arguments: Vec<OsString>,
     },
     Upgrade(mote_upgrade::Args),
-    /// Check or show the node's configuration
+    /// Check or show the node's configuration, or print the schema of mote.toml
     Config(Config),
     /// Explain an error code
     Explain {

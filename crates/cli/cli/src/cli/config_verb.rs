@@ -1,4 +1,4 @@
-//! `mote config check` and `mote config show`.
+//! `mote config`.
 
 use std::path::PathBuf;
 
@@ -100,6 +100,11 @@ pub(super) fn run(args: &ConfigArgs, output: &Output) -> Result<(), Failure> {
             load(given(flags), file.clone().or_else(|| flags.config.clone()))?;
             output.say("the configuration is valid");
             Ok(())
+        }
+        ConfigVerb::Schema => {
+            let text = serde_json::to_string_pretty(&mote_spec::manifest::schema());
+            output.print(text.unwrap_or_default().as_bytes())?;
+            output.print(b"\n")
         }
         ConfigVerb::Show(flags) => {
             let loaded = load(given(flags), flags.config.clone())?;

@@ -153,7 +153,7 @@ impl Output {
         self.result(&value, &[VERSION], || format!("mote {VERSION}\n"))
     }
 
-    fn painted(&self, code: &str, text: &str) -> String {
+    pub(super) fn painted(&self, code: &str, text: &str) -> String {
         if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }

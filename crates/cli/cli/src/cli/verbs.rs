@@ -11,9 +11,9 @@ use super::args::{Args, Global, OnFailure, Verb};
 use super::failure::Failure;
 use super::output::Output;
 use super::{
-    bench, completion, config_verb, dashboard, deploy, ended, explain, export, fleet, functions,
-    import, invocations, invoke, key, kv, login, logs, mqtt, namespace, node, nodes, operators,
-    program, rollout, scale, schedules, secret, simulate, top,
+    bench, completion, config_verb, dashboard, deploy, dev, ended, explain, export, fleet,
+    functions, import, invocations, invoke, key, kv, login, logs, mqtt, namespace, new, node,
+    nodes, operators, program, rollout, scale, schedules, secret, simulate, top,
 };
 
 /// Runs the command line of this process.
@@ -31,6 +31,15 @@ pub fn run() -> ExitCode {
                 Err(failure) => Err(failure),
             }
         }
+        Verb::Dev(args) => match dev::run(&args, &output) {
+            Ok(code) => return code,
+            Err(failure) => Err(failure),
+        },
+        Verb::Test(args) => match dev::test(&args, &output) {
+            Ok(code) => return code,
+            Err(failure) => Err(failure),
+        },
+        Verb::New(args) => new::run(&args, &output),
         Verb::Config(verb) => config_verb::run(&verb, &output),
         Verb::Cluster { arguments } => program::cluster(&arguments),
         Verb::Upgrade(args) => return mote_upgrade::run(&args),
@@ -97,6 +106,9 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
             | Verb::Login(_)
             | Verb::Logout(_)
             | Verb::Up(_)
+            | Verb::New(_)
+            | Verb::Dev(_)
+            | Verb::Test(_)
             | Verb::Config(_)
             | Verb::Cluster { .. }
             | Verb::Upgrade(_)

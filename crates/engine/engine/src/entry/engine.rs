@@ -21,6 +21,7 @@ use mote_spec::routes::{Asked, Found, RouteRule};
 use mote_spec::{Egress, FunctionName, FunctionSpec, ScaleOverride, StartPolicy};
 use mote_store::seal::Secrets;
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -29,9 +30,11 @@ use crate::entry::offer::{Offer, Origin, Unanswered};
 use crate::entry::placed::{self, Placed};
 use crate::entry::routes::{Route, Routes, Serving};
 use crate::entry::settings::Config;
-use crate::entry::traces::{Outcome, Watched};
+use crate::entry::traces::{Outcome, Traced};
+use crate::entry::watch::Watch;
 use crate::instance::launch;
 use crate::instance::prewarm::{Prewarm, PrewarmedPrograms};
+use crate::instance::program::{self, Program};
 use crate::ledger::{Ledger, LedgerStatus};
 use crate::revision::logs::FunctionLog;
 use crate::revision::pool::Pool;
@@ -98,6 +101,7 @@ impl Engine {
             own_apis: OnceLock::new(),
             services: OnceLock::new(),
             elsewhere: OnceLock::new(),
+            watch: OnceLock::new(),
             free_bytes: AtomicU64::new(budget.memory_bytes),
             instances,
             meters: Mutex::default(),
@@ -152,6 +156,7 @@ impl Engine {
             tasks: self.tasks.clone(),
             pool: Mutex::new(pool),
             key: OnceLock::new(),
+            debugger: Mutex::default(),
             bounds: Mutex::default(),
             changed: Arc::new(Notify::new()),
             last_error: Mutex::default(),
@@ -236,6 +241,28 @@ impl Engine {
     /// before any function runs; later calls change nothing.
     pub fn set_elsewhere(&self, elsewhere: Arc<dyn Elsewhere>) {
         let _ = self.shared.elsewhere.set(elsewhere);
+    }
+
+    /// Shows each invocation to `watch`. Call this once, before any function runs; later calls
+    /// change nothing.
+    pub fn set_watch(&self, watch: Arc<dyn Watch>) {
+        let _ = self.shared.watch.set(watch);
+    }
+
+    /// Starts a program in the sandbox of the function's live revision.
+    pub async fn start_program(&self, name: &str, argv: Vec<String>) -> Result<Program, String> {
+        let revision = self.get(name).ok_or_else(|| format!("no function {name}"))?;
+        program::start(&revision, argv).await
+    }
+
+    /// Connects to the debug port of the function's newest instance ([`Config::inspect`]).
+    pub async fn debug(
+        &self,
+        name: &str,
+    ) -> std::io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>> {
+        let link = self.get(name).and_then(|revision| revision.debugger.lock().clone());
+        let link = link.ok_or(std::io::ErrorKind::NotConnected)?;
+        Ok(link.open().await?.0.into_inner())
     }
 
     /// Discards a revision that was never published, for instance because it did not start.
@@ -417,11 +444,35 @@ impl Invoker for Engine {
         self.list().into_iter().map(Route::to).collect()
     }
 
-    async fn invoke(&self, route: &Route, mut invocation: Invocation) -> Result<Reply, Fault> {
+    async fn invoke(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
+        match self.shared.watch.get() {
+            None => self.run(route, invocation).await,
+            // Boxed to keep the futures of all other nodes small.
+            Some(watch) => Box::pin(self.watched(watch, route, invocation)).await,
+        }
+    }
+}
+
+impl Engine {
+    async fn watched(
+        &self,
+        watch: &Arc<dyn Watch>,
+        route: &Route,
+        mut invocation: Invocation,
+    ) -> Result<Reply, Fault> {
+        let ended = watch.begin(&route.revision.spec, route.revision.number, &mut invocation);
+        let mut result = self.run(route, invocation).await;
+        ended(result.as_mut().map_err(|fault| &*fault));
+        result
+    }
+
+    /// Runs an invocation that is not shown to the watch ([`Engine::set_watch`]).
+    #[inline]
+    pub async fn run(&self, route: &Route, mut invocation: Invocation) -> Result<Reply, Fault> {
         let Some(tracer) = self.shared.config.tracer.as_deref() else {
-            return self.run(route, invocation).await;
+            return self.answer(route, invocation).await;
         };
-        let watched = Watched {
+        let traced = Traced {
             recorded: tracer.begin(&mut invocation),
             tracer,
             id: invocation.id,
@@ -431,18 +482,16 @@ impl Invoker for Engine {
             received_ns: invocation.received_ns,
             is_ended: false,
         };
-        let result = self.run(route, invocation).await;
-        watched.end(match &result {
+        let result = self.answer(route, invocation).await;
+        traced.end(match &result {
             Ok(reply) => Outcome::Answered { status: reply.status, phases: reply.phases },
             Err(fault) => Outcome::Failed(fault),
         });
         result
     }
-}
 
-impl Engine {
     #[inline]
-    async fn run(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
+    async fn answer(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
         let elsewhere = self.shared.elsewhere.get();
         let elsewhere = elsewhere.filter(|_| route.revision.may_move(&invocation));
         let origin = if elsewhere.is_some() { Origin::Movable } else { Origin::Own };

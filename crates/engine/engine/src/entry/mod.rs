@@ -8,3 +8,4 @@ pub(crate) mod placed;
 pub(crate) mod routes;
 pub(crate) mod settings;
 pub(crate) mod traces;
+pub(crate) mod watch;

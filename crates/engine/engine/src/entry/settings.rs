@@ -44,6 +44,8 @@ pub struct Config {
     pub log_sink: Option<Arc<dyn LogSink>>,
     /// Records traces; `None` records nothing.
     pub tracer: Option<Arc<dyn Tracer>>,
+    /// Whether debuggers may attach to functions. Only on a node for one developer.
+    pub inspect: bool,
     /// Networks that stay closed even if `[allow] net` contains `*`.
     pub closed_networks: ClosedNetworks,
 }

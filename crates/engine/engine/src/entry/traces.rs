@@ -11,7 +11,7 @@ pub trait Tracer: Send + Sync + std::fmt::Debug {
     fn begin(&self, invocation: &mut Invocation) -> Option<Box<Recorded>>;
 
     /// Ends an invocation. `recorded` is what [`Tracer::begin`] returned.
-    fn end(&self, recorded: Option<Box<Recorded>>, ended: &Ended<'_>);
+    fn end(&self, recorded: Option<Box<Recorded>>, ended: &EndedCall<'_>);
 
     /// The place of a running invocation in its trace, if it is recorded.
     fn place(&self, invocation: InvocationId) -> Option<TraceParent>;
@@ -29,7 +29,7 @@ pub struct Recorded {
 
 /// An invocation that has ended.
 #[derive(Debug)]
-pub struct Ended<'a> {
+pub struct EndedCall<'a> {
     pub id: InvocationId,
     pub trigger: Trigger,
     pub function: &'a FunctionName,
@@ -52,7 +52,7 @@ pub enum Outcome<'a> {
 }
 
 /// Ends the recording also if the caller goes away.
-pub(crate) struct Watched<'a> {
+pub(crate) struct Traced<'a> {
     pub(crate) tracer: &'a dyn Tracer,
     pub(crate) recorded: Option<Box<Recorded>>,
     pub(crate) id: InvocationId,
@@ -63,20 +63,20 @@ pub(crate) struct Watched<'a> {
     pub(crate) is_ended: bool,
 }
 
-impl Watched<'_> {
+impl Traced<'_> {
     pub(crate) fn end(mut self, outcome: Outcome<'_>) {
         self.report(outcome);
     }
 
     fn report(&mut self, outcome: Outcome<'_>) {
         self.is_ended = true;
-        let Watched { id, trigger, function, revision, received_ns, .. } = *self;
-        let ended = Ended { id, trigger, function, revision, received_ns, outcome };
+        let Traced { id, trigger, function, revision, received_ns, .. } = *self;
+        let ended = EndedCall { id, trigger, function, revision, received_ns, outcome };
         self.tracer.end(self.recorded.take(), &ended);
     }
 }
 
-impl Drop for Watched<'_> {
+impl Drop for Traced<'_> {
     fn drop(&mut self) {
         if !self.is_ended {
             self.report(Outcome::Left);

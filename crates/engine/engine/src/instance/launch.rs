@@ -57,7 +57,7 @@ pub(crate) fn kind(
     // because it may need the function's files at that time.
     let spec = &revision.spec;
     let must_start_fresh = spec.env.keys().any(|name| is_read_at_start(spec.answered_by(), name));
-    if !spec.secret_names().is_empty() || must_start_fresh {
+    if !spec.secret_names().is_empty() || must_start_fresh || debug_port(revision).is_some() {
         return None;
     }
     Some((request(revision, 0).ok()?, revision.spec.answered_by(), comes))
@@ -67,9 +67,16 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
     let spec = &revision.spec;
     let interpreters = &revision.shared.config.interpreters;
     let missing = || LaunchError::NoRuntime { runtime: spec.runtime.as_str() };
+    let debug_port = debug_port(revision);
     let launch = match spec.answered_by() {
         Runtime::Python => Launch::Shim { argv: interpreters.python.clone().ok_or_else(missing)? },
-        Runtime::Node => Launch::Shim { argv: interpreters.node.clone().ok_or_else(missing)? },
+        Runtime::Node => {
+            let mut argv = interpreters.node.clone().ok_or_else(missing)?;
+            if let Some(port) = debug_port {
+                argv.insert(1, format!("--inspect=127.0.0.1:{port}"));
+            }
+            Launch::Shim { argv }
+        }
         Runtime::Go => Launch::Worker { argv: vec![GO_PROGRAM.to_owned()] },
         Runtime::Chain => Launch::Worker { argv: vec![CHAIN_PROGRAM.to_owned()] },
         Runtime::Exec => Launch::PerInvocation { argv: program(spec) },
@@ -141,7 +148,18 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
         egress: spec.doors(),
         links,
         files,
+        debug_port,
     })
+}
+
+/// The port on which a debugger can attach to an instance. Each is the usual port of its language.
+pub(crate) fn debug_port(revision: &Revision) -> Option<u16> {
+    match revision.spec.answered_by() {
+        Runtime::Node => Some(9229),
+        Runtime::Python => Some(5678),
+        Runtime::Go | Runtime::Exec | Runtime::Server | Runtime::Chain => None,
+    }
+    .filter(|_| revision.shared.config.inspect)
 }
 
 /// Whether the interpreter of a runtime reads a variable only when it starts, so that setting the

@@ -5,6 +5,7 @@ pub(crate) mod governor;
 pub(crate) mod launch;
 pub(crate) mod output;
 pub(crate) mod prewarm;
+pub(crate) mod program;
 pub(crate) mod request_bounds;
 pub(crate) mod requests;
 pub(crate) mod services_door;
@@ -24,7 +25,7 @@ use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
 use mote_pool::{NewInstance, Why};
 use mote_spec::{
     CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
-    CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Runtime,
+    CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Protocol, Runtime,
 };
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
@@ -169,7 +170,7 @@ async fn ready(
         revision.shared.prewarm.start(&request);
     }
     let init_timeout_ms = revision.init_timeout_ms();
-    let Started { channel, output, egress, control, prewarmed, under_way: _under_way } =
+    let Started { channel, output, egress, debugger, control, prewarmed, under_way: _under_way } =
         revision.shared.backend.start(request).await?;
     let birth = Birth { prewarmed, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();
@@ -179,6 +180,10 @@ async fn ready(
         output,
     ));
     let doors = egress::serve(revision, instance, egress);
+    if let Some(debugger) = debugger {
+        let link = ServerLink::new(debugger, Protocol::Http1)?;
+        *revision.debugger.lock() = Some(Arc::new(link));
+    }
     let limit = Duration::from_millis(init_timeout_ms);
     let ended = |exit: Exit| {
         let text = fault_of_exit(&exit, &revision.spec).public_text("worker");
@@ -281,6 +286,9 @@ async fn handshake(
     env.extend(secret_env(revision)?);
     env.insert("MOTE_FUNCTION".into(), spec.name.to_string());
     env.extend(services_door::variable(spec, instance));
+    if let (Runtime::Python, Some(port)) = (answered_by, launch::debug_port(revision)) {
+        env.insert("MOTE_DEBUG_PORT".into(), port.to_string());
+    }
     let load = Load {
         function: spec.name.to_string(),
         revision: revision.number,

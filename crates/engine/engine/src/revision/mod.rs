@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::entry::offer::{Offer, Origin, Unanswered};
+use crate::link::server_link::ServerLink;
 use crate::revision::logs::FunctionLog;
 use crate::revision::pool::{FollowUp, Pending, Pool};
 use crate::revision::shared::Shared;
@@ -54,6 +55,8 @@ pub struct Revision {
     pub(crate) pool: Mutex<Pool>,
     /// The key of this revision for other cells, which is computed when it is first needed.
     pub(crate) key: OnceLock<RevisionKey>,
+    /// Opens connections to the debug port of the newest instance.
+    pub(crate) debugger: Mutex<Option<Arc<ServerLink>>>,
     /// Bounds that replace those of the manifest.
     pub(crate) bounds: Mutex<ScaleOverride>,
     /// Wakes the reconciler.

@@ -204,6 +204,7 @@ impl Backend for Scripts {
                 let _ = exit.send(Exit { status, signal, out_of_memory: false }).await;
             });
             Ok(Started {
+                debugger: None,
                 channel: OwnedFd::from(ours.into_std().unwrap()),
                 output: output.into(),
                 egress: Vec::new(),
@@ -235,6 +236,7 @@ impl Bench {
     pub(crate) fn on(first: tokio::runtime::Handle, further: &[tokio::runtime::Handle]) -> Self {
         let scripts = Arc::new(Scripts::default());
         let config = Config {
+            inspect: false,
             access_default: mote_spec::Access::Public,
             closed_networks: Default::default(),
             log_sink: None,

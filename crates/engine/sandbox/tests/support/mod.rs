@@ -42,6 +42,7 @@ impl Drop for Folder {
 /// A request with limits that are large enough for any interpreter.
 pub(crate) fn request(instance: u64, code_dir: &Path, launch: Launch) -> InstanceRequest {
     InstanceRequest {
+        debug_port: None,
         instance,
         label: "test-1".to_owned(),
         code_dir: code_dir.to_owned(),

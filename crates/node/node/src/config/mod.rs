@@ -77,6 +77,13 @@ pub struct Config {
     pub timeout_factor: u32,
     /// Memory for prewarmed interpreters in bytes; `None` means a share of the machine's memory.
     pub prewarm_bytes: Option<u64>,
+    /// Whether debuggers may attach to functions. Only for a node that one developer uses.
+    pub inspect: bool,
+    /// Whether builds of Go functions include their tests.
+    pub go_tests: bool,
+    /// The folder in which Go keeps what it has compiled, if it is not in the data folder. No other
+    /// process may use it at the same time.
+    pub go_cache: Option<PathBuf>,
     /// First user id of instances.
     pub uid_base: u32,
     /// APIs of other platforms.

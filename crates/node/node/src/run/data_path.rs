@@ -69,6 +69,7 @@ pub(super) fn begin(config: &Config, opened: &Opened, secrets: Secrets) -> Resul
         prewarm_bytes: for_prewarmed,
         timeout_factor: config.timeout_factor,
         access_default: config.access,
+        inspect: config.inspect,
         closed_networks: config.closed_networks.clone(),
         secrets,
         tracer: opened.traces.as_ref().map(Traces::tracer),

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use mote_core::{InvocationId, Phases, Trigger};
-use mote_engine::{Ended, Outcome, Recorded};
+use mote_engine::{EndedCall, Outcome, Recorded};
 use mote_process::clock;
 use mote_spec::FunctionName;
 
@@ -41,7 +41,7 @@ pub(super) struct Part {
 }
 
 impl Call {
-    pub(super) fn new(recorded: Recorded, ended: &Ended<'_>, now_ns: u64) -> Self {
+    pub(super) fn new(recorded: Recorded, ended: &EndedCall<'_>, now_ns: u64) -> Self {
         let whole_ns = now_ns.saturating_sub(ended.received_ns);
         let (status, fault, phases) = match &ended.outcome {
             Outcome::Answered { status, phases } => (*status, None, *phases),

@@ -16,7 +16,7 @@ use std::time::Duration;
 use mote_core::invocation::headers;
 use mote_core::trace::{TRACEPARENT, TraceParent};
 use mote_core::{Invocation, InvocationId};
-use mote_engine::{Ended, Outcome, Recorded, Tracer};
+use mote_engine::{EndedCall, Outcome, Recorded, Tracer};
 use mote_process::clock;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -125,7 +125,7 @@ impl Tracer for Recorder {
         Some(Box::new(Recorded { own, parent: sent.map(|sent| sent.span), method, path }))
     }
 
-    fn end(&self, recorded: Option<Box<Recorded>>, ended: &Ended<'_>) {
+    fn end(&self, recorded: Option<Box<Recorded>>, ended: &EndedCall<'_>) {
         let now_ns = clock::now_ns();
         if recorded.is_some() {
             self.running.lock().remove(&ended.id);
@@ -155,7 +155,7 @@ impl Recorder {
 }
 
 /// Whether an invocation is recorded although it was not chosen.
-fn is_remarkable(ended: &Ended<'_>, now_ns: u64) -> bool {
+fn is_remarkable(ended: &EndedCall<'_>, now_ns: u64) -> bool {
     let is_slow = now_ns.saturating_sub(ended.received_ns) > SLOW_NS;
     match &ended.outcome {
         Outcome::Answered { status, .. } => *status >= 500 || is_slow,

@@ -24,4 +24,6 @@ pub(in crate::cli) enum ConfigVerb {
     },
     /// Print each value with its origin
     Show(NodeFlags),
+    /// Print the JSON Schema of mote.toml, for editors
+    Schema,
 }

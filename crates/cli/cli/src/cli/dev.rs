@@ -1,0 +1,241 @@
+//! `mote dev` and `mote test`: a node of the developer's own.
+//!
+//! The verb makes the configuration of the node, and a guest that runs next to it
+//! (`mote_node::develop`). Start reading at `session.rs`.
+
+mod changes;
+mod env_file;
+mod project;
+mod session;
+mod show;
+mod tests;
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Read as _};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use mote_api::exit;
+use mote_node::develop::Guest;
+use mote_node::settings::{Given, Loaded};
+use mote_project::Options;
+use rustix::fs::{FlockOperation, flock};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use tokio::sync::mpsc;
+
+use self::project::Project;
+use self::session::Wishes;
+use super::args::{Dev, Test};
+use super::failure::Failure;
+use super::output::Output;
+
+/// With this factor, the usual timeout of 10 s becomes a day, so that no call ends while somebody
+/// looks at it in a debugger.
+const INSPECT_TIMEOUT_FACTOR: u32 = 8_640;
+/// The usual ports of a node. If a node runs already, the kernel chooses others.
+const HTTP_PORT: u16 = 6683;
+const COAP_PORT: u16 = 5683;
+/// The first user id of a node of a developer who is root, and the ids that each such node gets. With
+/// these, its functions share no user with those of another node.
+const UID_BASE: u32 = 3_000_000_000;
+const UIDS: u32 = 100_000;
+const NODES: u32 = 10_000;
+
+/// Runs the node and the session. Returns the exit code, after everything has ended.
+pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
+    for path in &args.paths {
+        let shown = path.display().to_string();
+        path.metadata().map_err(|error| Failure::of_file("M0102", &shown, &error))?;
+    }
+    let folder = folder()?;
+    let http = match &args.http {
+        Some(_) => None,
+        None => Some(bound(HTTP_PORT, |at| {
+            let socket = TcpListener::bind(at)?;
+            socket.set_nonblocking(true).map(|()| socket)
+        })?),
+    };
+    let coap = bound(COAP_PORT, |at| {
+        let socket = UdpSocket::bind(at)?;
+        socket.set_nonblocking(true).map(|()| socket)
+    })?;
+    let mut config = config(folder.path(), args.http.as_deref(), needs_broker(args))?;
+    let cache = GoCache::take();
+    config.go_cache = cache.as_ref().map(|cache| cache.folder.clone());
+    if args.inspect {
+        config.inspect = true;
+        config.timeout_factor = INSPECT_TIMEOUT_FACTOR;
+    }
+    let output = *output;
+    let terminal = Quiet::begin();
+    let has_keys = terminal.is_some();
+    let (paths, replay, inspect) = (args.paths.clone(), args.replay, args.inspect);
+    let guest = Guest {
+        run: Box::new(move |node| {
+            let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let Ok(runtime) = builder else { return exit::FAILED };
+            let keys = keys(has_keys);
+            let wishes = Wishes { paths, replay, inspect, keys, has_keys };
+            let code = runtime.block_on(session::run(node, wishes, output));
+            // A build may still run.
+            runtime.shutdown_background();
+            code
+        }),
+        folder: folder.path().to_owned(),
+        sockets: (http, Some(coap)),
+    };
+    let code = mote_node::develop(config, guest);
+    drop(terminal);
+    drop(folder);
+    Ok(code)
+}
+
+/// Runs the tests of a function. Returns their exit code.
+pub(super) fn test(args: &Test, output: &Output) -> Result<ExitCode, Failure> {
+    let shown = args.path.display().to_string();
+    args.path.metadata().map_err(|error| Failure::of_file("M0102", &shown, &error))?;
+    let folder = folder()?;
+    let mut config = config(folder.path(), Some("off"), false)?;
+    config.coap = None;
+    config.go_tests = true;
+    let cache = GoCache::take();
+    config.go_cache = cache.as_ref().map(|cache| cache.folder.clone());
+    let output = *output;
+    let work = (Project::without_env(&args.path), args.arguments.clone());
+    let guest = Guest {
+        run: Box::new(move |node| {
+            let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let Ok(runtime) = builder else { return exit::FAILED };
+            let code = runtime.block_on(async {
+                tokio::select! {
+                    code = tests::run(node, work, output) => code,
+                    _ = tokio::signal::ctrl_c() => exit::INTERRUPTED,
+                }
+            });
+            runtime.shutdown_background();
+            code
+        }),
+        folder: folder.path().to_owned(),
+        sockets: (None, None),
+    };
+    let code = mote_node::develop(config, guest);
+    drop(folder);
+    Ok(code)
+}
+
+/// Makes the folder of the node. Sandboxes enter it as other users.
+fn folder() -> Result<tempfile::TempDir, Failure> {
+    let made = tempfile::Builder::new().prefix("mote-dev-").tempdir().and_then(|folder| {
+        let mode = std::fs::Permissions::from_mode(0o711);
+        std::fs::set_permissions(folder.path(), mode).map(|()| folder)
+    });
+    let shown = std::env::temp_dir().display().to_string();
+    made.map_err(|error| Failure::of_file("M0103", &shown, &error))
+}
+
+/// Binds a loopback port, or any other one if a node uses it already.
+fn bound<S>(port: u16, bind: impl Fn((Ipv4Addr, u16)) -> io::Result<S>) -> Result<S, Failure> {
+    let bound = bind((Ipv4Addr::LOCALHOST, port));
+    let bound = bound.or_else(|_| bind((Ipv4Addr::LOCALHOST, 0)));
+    bound.map_err(|error| Failure::of_file("M0203", "127.0.0.1", &error))
+}
+
+/// Returns the settings of a node that nobody else uses. Neither the file of the machine's node nor its
+/// variables apply, except the one for user ids.
+fn config(folder: &Path, http: Option<&str>, broker: bool) -> Result<mote_node::Config, Failure> {
+    let text = |path: &Path| path.display().to_string();
+    let mut flags = vec![
+        ("data", text(&folder.join("data"))),
+        ("socket", text(&folder.join("mote.sock"))),
+        ("http", http.unwrap_or("127.0.0.1:0").to_owned()),
+        ("coap", "127.0.0.1:0".to_owned()),
+        ("polling", "false".to_owned()),
+    ];
+    if broker {
+        flags.push(("mqtt", "127.0.0.1:0".to_owned()));
+    }
+    let mut given = Given::from_process(flags, Some("/dev/null".into()));
+    given.env.retain(|(name, _)| name == "MOTE_UID_BASE");
+    if given.env.is_empty() {
+        let base = UID_BASE + std::process::id() % NODES * UIDS;
+        given.flags.push(("uid_base", base.to_string()));
+    }
+    Ok(Loaded::load(&given)?.config)
+}
+
+/// Whether a function of the projects uses MQTT without naming a broker. Mistakes in a project are
+/// reported later.
+fn needs_broker(args: &Dev) -> bool {
+    let read = |path| mote_project::read(path, Options::default()).ok();
+    let functions = args.paths.iter().filter_map(|path| read(path)).flat_map(|one| one.functions);
+    functions.into_iter().any(|planned| {
+        let spec = planned.spec;
+        let publishes = !spec.publishing.topics.is_empty();
+        let names_none = spec.publishing.connection.broker.is_none();
+        (publishes && names_none) || spec.mqtt.iter().any(|trigger| trigger.broker.is_none())
+    })
+}
+
+/// What Go has compiled, which is kept, because the first build of the standard library takes a minute
+/// on a small machine.
+struct GoCache {
+    folder: PathBuf,
+    /// Locked while a node uses the folder.
+    _lock: File,
+}
+
+impl GoCache {
+    /// Returns `None` if another node uses the folder, or if there is no place for it. Go then begins
+    /// anew.
+    fn take() -> Option<Self> {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let home = set("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = home.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
+        let folder = home.join("mote/go");
+        std::fs::create_dir_all(&folder).ok()?;
+        let lock = File::create(home.join("mote/go.lock")).ok()?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+        Some(Self { folder, _lock: lock })
+    }
+}
+
+/// Reads keys on a separate thread, which ends with the process.
+fn keys(has_keys: bool) -> mpsc::Receiver<u8> {
+    let (sender, keys) = mpsc::channel(8);
+    if has_keys {
+        std::thread::spawn(move || {
+            for byte in io::stdin().lock().bytes() {
+                if byte.is_err() || byte.is_ok_and(|key| sender.blocking_send(key).is_err()) {
+                    return;
+                }
+            }
+        });
+    }
+    keys
+}
+
+/// A terminal that sends each key at once and does not show it. Dropping it restores the terminal.
+struct Quiet(Termios);
+
+impl Quiet {
+    /// Returns `None` if nobody is at a terminal.
+    fn begin() -> Option<Self> {
+        if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+            return None;
+        }
+        let stdin = rustix::stdio::stdin();
+        let before = tcgetattr(stdin).ok()?;
+        let mut quiet = before.clone();
+        quiet.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+        tcsetattr(stdin, OptionalActions::Now, &quiet).ok()?;
+        Some(Self(before))
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &self.0);
+    }
+}

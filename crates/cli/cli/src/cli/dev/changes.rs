@@ -1,0 +1,257 @@
+//! Notices changes of the files that a deploy packs.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mote_store::pack::Rules;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use tokio::net::unix::pipe::Receiver;
+
+/// A change counts when nothing else has changed for this time, because an editor writes a file in
+/// several steps.
+const QUIET: Duration = Duration::from_millis(10);
+/// The longest time for which further changes delay the first one.
+const LONGEST: Duration = Duration::from_millis(50);
+/// Folders that are watched at most. More would be a mistake, such as the home folder.
+const FOLDERS_MAX: usize = 8_192;
+/// Bytes that one read of events may return.
+const EVENT_BYTES: usize = 16 << 10;
+/// The file with variables, which is not packed.
+pub(super) const ENV_FILE: &str = ".env";
+const RULE_FILES: [&str; 2] = [".moteignore", ".gitignore"];
+
+/// The changes of a project.
+pub(super) struct Changes {
+    /// The descriptor of inotify, which is read like a pipe.
+    inotify: Receiver,
+    /// The folder of the project.
+    root: PathBuf,
+    /// The only file of the project, if it is one file.
+    only: Option<OsString>,
+    rules: Option<Rules>,
+    /// The watched folders, as paths below `root`.
+    folders: HashMap<i32, String>,
+}
+
+impl Changes {
+    /// Watches a folder, or a file. Must be called within a runtime.
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        let path = std::fs::canonicalize(path)?;
+        let (root, only) = match (path.is_dir(), path.parent(), path.file_name()) {
+            (false, Some(folder), Some(name)) => (folder.to_owned(), Some(name.to_owned())),
+            _ => (path, None),
+        };
+        Self::watch(root, only)
+    }
+
+    fn watch(root: PathBuf, only: Option<OsString>) -> io::Result<Self> {
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        // A mistake in the rules is reported by the deploy. Until it is corrected, every file counts.
+        let rules = Rules::of(&root).ok();
+        let inotify = Receiver::from_owned_fd_unchecked(inotify)?;
+        let mut all = Self { inotify, root, only, rules, folders: HashMap::new() };
+        all.add("")?;
+        Ok(all)
+    }
+
+    /// Watches a folder and the folders in it.
+    fn add(&mut self, first: &str) -> io::Result<()> {
+        let mut waiting = vec![first.to_owned()];
+        while let Some(below) = waiting.pop() {
+            if self.folders.len() >= FOLDERS_MAX {
+                let text = format!("more than {FOLDERS_MAX} folders; exclude some in .moteignore");
+                return Err(io::Error::other(text));
+            }
+            let folder = self.root.join(&below);
+            let flags = WatchFlags::CLOSE_WRITE
+                | WatchFlags::CREATE
+                | WatchFlags::DELETE
+                | WatchFlags::MOVED_FROM
+                | WatchFlags::MOVED_TO
+                | WatchFlags::ATTRIB
+                | WatchFlags::ONLYDIR;
+            match inotify::add_watch(&self.inotify, &folder, flags) {
+                Ok(watch) => drop(self.folders.insert(watch, below.clone())),
+                // The folder is gone again.
+                Err(Errno::NOENT | Errno::NOTDIR) if !below.is_empty() => continue,
+                Err(Errno::NOSPC) => {
+                    let text = "the system watches too many folders: raise \
+                                fs.inotify.max_user_watches with sysctl";
+                    return Err(io::Error::other(text));
+                }
+                Err(error) => return Err(error.into()),
+            }
+            if self.only.is_some() {
+                return Ok(());
+            }
+            let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+            for entry in entries.flatten() {
+                let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+                let path = joined(&below, &name);
+                if is_dir && self.counts(&path, &name, true) {
+                    waiting.push(path);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the entry at `path` is a part of the project.
+    fn counts(&self, path: &str, name: &str, is_dir: bool) -> bool {
+        if let Some(only) = &self.only {
+            return only == name || name == ENV_FILE;
+        }
+        let is_setting = !is_dir && (name == ENV_FILE || RULE_FILES.contains(&name));
+        let is_packed = self.rules.as_ref().is_none_or(|rules| rules.packs(path, is_dir));
+        is_setting || (is_packed && name != "node_modules")
+    }
+
+    /// Waits until files have changed.
+    pub(super) async fn next(&mut self) -> io::Result<()> {
+        while !self.read().await? {}
+        let first = Instant::now();
+        while let Ok(more) = tokio::time::timeout(QUIET, self.read()).await {
+            more?;
+            if first.elapsed() >= LONGEST {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the events that have arrived. Returns whether one of them counts.
+    async fn read(&mut self) -> io::Result<bool> {
+        let mut has_changed = false;
+        let mut is_stale = false;
+        let mut new = Vec::new();
+        {
+            self.inotify.readable().await?;
+            let mut buffer = [MaybeUninit::uninit(); EVENT_BYTES];
+            let mut reader = Reader::new(&self.inotify, &mut buffer);
+            loop {
+                let event = match reader.next() {
+                    Ok(event) => event,
+                    Err(Errno::WOULDBLOCK) => break,
+                    Err(Errno::INTR) => continue,
+                    Err(error) => return Err(error.into()),
+                };
+                let flags = event.events();
+                is_stale |= flags.contains(ReadFlags::QUEUE_OVERFLOW);
+                let name = event.file_name().and_then(|name| name.to_str().ok());
+                let (Some(below), Some(name)) = (self.folders.get(&event.wd()), name) else {
+                    continue;
+                };
+                let path = joined(below, name);
+                let is_dir = flags.contains(ReadFlags::ISDIR);
+                if !self.counts(&path, name, is_dir) {
+                    continue;
+                }
+                has_changed = true;
+                is_stale |= below.is_empty() && RULE_FILES.contains(&name);
+                if is_dir && flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
+                    new.push(path);
+                }
+            }
+            // Tells the runtime that nothing is left. If an event has arrived meanwhile, it does not fit
+            // into one byte and stays.
+            let _ = self.inotify.try_read(&mut [0]);
+        }
+        if is_stale {
+            *self = Self::watch(self.root.clone(), self.only.clone())?;
+            return Ok(true);
+        }
+        for folder in new {
+            self.add(&folder)?;
+        }
+        Ok(has_changed)
+    }
+}
+
+fn joined(below: &str, name: &str) -> String {
+    if below.is_empty() { name.to_owned() } else { format!("{below}/{name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Whether a change is noticed. A change that does not count is followed by one that does, so that
+    /// the test need not wait for nothing.
+    async fn notices(changes: &mut Changes, marker: &Path, change: impl FnOnce()) -> bool {
+        change();
+        let noticed = changes.read().await.expect("readable");
+        if !noticed {
+            fs::write(marker, "x").expect("written");
+            while !changes.read().await.expect("readable") {}
+        }
+        // Everything that belongs to this change is read before the next one.
+        while tokio::time::timeout(QUIET, changes.read()).await.is_ok() {}
+        noticed
+    }
+
+    #[tokio::test]
+    async fn only_files_that_are_packed_count() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |path: &str| folder.path().join(path);
+        fs::create_dir_all(at("lib/deep")).expect("made");
+        fs::create_dir_all(at("node_modules/x")).expect("made");
+        fs::write(at(".gitignore"), "*.log\n/out\n").expect("written");
+        let marker = at("marker.py");
+        let mut changes = Changes::of(folder.path()).expect("watched");
+        for (path, counts) in [
+            ("app.py", true),
+            ("lib/deep/a.py", true),
+            (".env", true),
+            ("note.log", false),
+            ("x.pyc", false),
+            (".moteignore", true),
+        ] {
+            let noticed =
+                notices(&mut changes, &marker, || fs::write(at(path), "1").expect("written"));
+            assert_eq!(noticed.await, counts, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn new_folders_are_watched_and_new_rules_apply() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |path: &str| folder.path().join(path);
+        let mut changes = Changes::of(folder.path()).expect("watched");
+        fs::create_dir_all(at("new/deep")).expect("made");
+        changes.next().await.expect("noticed");
+        fs::write(at("new/deep/a.py"), "1").expect("written");
+        changes.next().await.expect("noticed");
+        fs::write(at(".moteignore"), "new\n").expect("written");
+        changes.next().await.expect("noticed");
+        let marker = at("marker.py");
+        let write = || fs::write(at("new/deep/a.py"), "2").expect("written");
+        fs::write(&marker, "1").expect("written");
+        changes.next().await.expect("noticed");
+        write();
+        fs::write(&marker, "2").expect("written");
+        changes.next().await.expect("noticed");
+        assert!(!changes.folders.values().any(|folder| folder.starts_with("new")));
+    }
+
+    #[tokio::test]
+    async fn of_one_file_only_that_file_counts() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |path: &str| folder.path().join(path);
+        fs::write(at("a.py"), "1").expect("written");
+        let mut changes = Changes::of(&at("a.py")).expect("watched");
+        let marker = at(".env");
+        for (path, counts) in [("a.py", true), ("b.py", false)] {
+            let noticed =
+                notices(&mut changes, &marker, || fs::write(at(path), "2").expect("written"));
+            assert_eq!(noticed.await, counts, "{path}");
+        }
+    }
+}

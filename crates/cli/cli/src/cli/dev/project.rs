@@ -1,0 +1,272 @@
+//! Reads and packs a project as `mote deploy` does, with the settings of development.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use bytes::Bytes;
+use mote_project::Options;
+use mote_spec::{FunctionSpec, Runtime};
+
+use super::env_file::EnvFile;
+use crate::cli::failure::Failure;
+use crate::cli::output::harmless;
+
+/// The memory of an instance that a debugger may use. It needs more than the function alone.
+const DEBUG_MEMORY_BYTES: u64 = 512 << 20;
+/// How many lines of a failed build are shown, from its end.
+const BUILD_LINES_MAX: usize = 40;
+
+/// A project, and what was last deployed of it.
+#[derive(Debug, Clone)]
+pub(super) struct Project {
+    pub(super) path: PathBuf,
+    inspect: bool,
+    uses_env: bool,
+    /// A hash of everything that was last packed.
+    packed: Option<u64>,
+}
+
+/// The functions of a project, ready for a deploy.
+#[derive(Debug)]
+pub(super) struct Packed {
+    pub(super) functions: Vec<Function>,
+    /// Remarks for the developer.
+    pub(super) notes: Vec<String>,
+    hash: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Function {
+    pub(super) spec: FunctionSpec,
+    pub(super) tar: Bytes,
+    /// The values of secrets that `.env` gives.
+    pub(super) secrets: BTreeMap<String, String>,
+}
+
+impl Project {
+    pub(super) fn new(path: &Path, inspect: bool) -> Self {
+        Self { path: path.to_owned(), inspect, uses_env: true, packed: None }
+    }
+
+    /// A project whose functions do not get the variables of `.env`.
+    pub(super) fn without_env(path: &Path) -> Self {
+        Self { uses_env: false, ..Self::new(path, false) }
+    }
+
+    /// The folder of the project, or the folder with its file.
+    pub(super) fn folder(&self) -> &Path {
+        if self.path.is_dir() {
+            return &self.path;
+        }
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or(Path::new("."))
+    }
+
+    /// Forgets what was packed, so that the next deploy happens even without a change.
+    pub(super) fn forget(&mut self) {
+        self.packed = None;
+    }
+
+    /// Builds and packs the project. Returns `None` if nothing has changed since the last time.
+    /// Blocks.
+    pub(super) fn pack(&mut self) -> Result<Option<Packed>, Failure> {
+        let commands = self.build_commands()?;
+        // The files that a build writes are noticed as changes, but must not start the next build.
+        // Before the first build, what it makes may be missing.
+        let before = if commands.is_empty() { None } else { self.packed.and(self.read().ok()) };
+        if before.is_some_and(|before| Some(before.hash) == self.packed) {
+            return Ok(None);
+        }
+        // A build that fails is repeated only after the next change.
+        let former = self.packed.take();
+        for command in &commands {
+            build(command, self.folder())?;
+        }
+        let packed = self.read();
+        let hash = packed.as_ref().ok().map(|packed| packed.hash);
+        let is_same = hash.is_some() && hash == former;
+        self.packed = hash;
+        packed.map(|packed| (!is_same).then_some(packed))
+    }
+
+    fn build_commands(&self) -> Result<Vec<String>, Failure> {
+        let manifest = mote_project::load_manifest(&self.path)?;
+        let functions = manifest.map(|manifest| manifest.functions).unwrap_or_default();
+        Ok(functions.into_iter().filter_map(|function| function.build_command).collect())
+    }
+
+    fn read(&self) -> Result<Packed, Failure> {
+        let options = Options { check_machine: true, ..Options::default() };
+        let project = mote_project::read(&self.path, options)?;
+        let mut notes = Vec::new();
+        let env = match self.uses_env {
+            true => EnvFile::read(self.folder()),
+            false => Ok(None),
+        };
+        let env = env.map_err(|error| Failure::of_file("M0102", ".env", &error))?;
+        if let Some(env) = &env {
+            notes.push(said_of(env));
+        }
+        let env = env.unwrap_or_default().variables;
+        let mut functions = Vec::new();
+        let mut hasher = DefaultHasher::new();
+        for mut planned in project.functions {
+            let spec = &mut planned.spec;
+            let secrets = use_env(spec, &env);
+            if self.inspect {
+                inspected(spec);
+            }
+            let json = mote_spec::json::to_json(spec).into_bytes();
+            let code = planned.code.as_ref().map_or(self.path.as_path(), |code| code.path());
+            let packed = mote_store::pack::pack(code, Some((mote_api::SPEC_ENTRY, &json)))?;
+            packed.tar.hash(&mut hasher);
+            secrets.hash(&mut hasher);
+            for warning in &planned.warnings {
+                notes.push(format!("{}: {}", planned.spec.name, harmless(warning)));
+            }
+            let tar = Bytes::from(packed.tar);
+            functions.push(Function { spec: planned.spec, tar, secrets });
+        }
+        Ok(Packed { functions, notes, hash: hasher.finish() })
+    }
+}
+
+fn said_of(env: &EnvFile) -> String {
+    let names: Vec<&str> = env.variables.keys().map(String::as_str).collect();
+    let mut text = match names.as_slice() {
+        [] => ".env has no variables".to_owned(),
+        names => format!(".env: {}", names.join(", ")),
+    };
+    if !env.odd_lines.is_empty() {
+        let lines: Vec<String> = env.odd_lines.iter().map(usize::to_string).collect();
+        text.push_str(&format!("; not used: line {}", lines.join(", ")));
+    }
+    text
+}
+
+/// Adds the variables of `.env`, and takes values of secrets from it: of a variable from the line of
+/// the same name, and of the file `api-key` from `API_KEY`. Returns the values for files.
+fn use_env(spec: &mut FunctionSpec, env: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    spec.secret_env.retain(|variable, _| !env.contains_key(variable));
+    let mut secrets = BTreeMap::new();
+    for name in spec.secret_names() {
+        let variable = name.to_ascii_uppercase().replace(['-', '.'], "_");
+        if let Some(value) = env.get(&variable) {
+            secrets.insert(name.to_owned(), value.clone());
+        }
+    }
+    spec.env.extend(env.clone());
+    secrets
+}
+
+/// Prepares a function for a debugger, which attaches to one instance.
+fn inspected(spec: &mut FunctionSpec) {
+    if matches!(spec.answered_by(), Runtime::Node | Runtime::Python) {
+        spec.scale.min = 1;
+        spec.scale.max = Some(1);
+        spec.limits.memory_bytes = spec.limits.memory_bytes.max(DEBUG_MEMORY_BYTES);
+    }
+}
+
+/// Runs `[build] command`. Its output is shown only if it fails.
+fn build(command: &str, folder: &Path) -> Result<(), Failure> {
+    let failed = |text: String| Failure::new("M0402", text);
+    let output = Command::new("sh")
+        .args(["-c", command])
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(format!("build: sh: {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines[lines.len().saturating_sub(BUILD_LINES_MAX)..].join("\n");
+    Err(failed(format!("build: `{}` failed ({})\n{last}", harmless(command), output.status)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (file, text) in files {
+            fs::write(folder.path().join(file), text).expect("written");
+        }
+        folder
+    }
+
+    const CODE: &str = "def handle(event, ctx):\n    return 1\n";
+
+    #[test]
+    fn only_a_change_of_what_is_packed_is_deployed() {
+        let folder = folder(&[("app.py", CODE), (".gitignore", "*.log\n")]);
+        let write = |file: &str, text: &str| {
+            fs::write(folder.path().join(file), text).expect("written");
+        };
+        let mut project = Project::new(folder.path(), false);
+        let mut is_new = || project.pack().expect("packed").is_some();
+        assert!(is_new());
+        assert!(!is_new());
+        write("a.log", "x");
+        assert!(!is_new());
+        write("app.py", &format!("{CODE}\n"));
+        assert!(is_new());
+        write(".env", "A=1\n");
+        assert!(is_new());
+        write("mote.toml", "unknown = 1\n");
+        assert!(project.pack().is_err());
+        write("mote.toml", "version = 1\n");
+        assert!(project.pack().expect("packed").is_some());
+    }
+
+    #[test]
+    fn a_build_does_not_start_itself_again() {
+        let manifest =
+            "version = 1\n[build]\ncommand = \"echo x >> built && echo y >> count.log\"\n";
+        let folder =
+            folder(&[("app.py", CODE), ("mote.toml", manifest), (".gitignore", "*.log\n")]);
+        let builds = || {
+            let text = fs::read_to_string(folder.path().join("count.log")).unwrap_or_default();
+            text.lines().count()
+        };
+        let mut project = Project::new(folder.path(), false);
+        assert!(project.pack().expect("packed").is_some());
+        assert!(project.pack().expect("packed").is_none());
+        assert_eq!(builds(), 1);
+        fs::write(folder.path().join("app.py"), format!("{CODE}\n")).expect("written");
+        assert!(project.pack().expect("packed").is_some());
+        assert_eq!(builds(), 2);
+    }
+
+    #[test]
+    fn a_failed_build_shows_its_output() {
+        let manifest = "version = 1\n[build]\ncommand = \"echo app.c:3: missing; exit 3\"\n";
+        let folder = folder(&[("app.py", CODE), ("mote.toml", manifest)]);
+        let failure = Project::new(folder.path(), false).pack().expect_err("fails");
+        assert!(failure.is_of("M0402"));
+        assert!(failure.mistakes[0].text.contains("app.c:3: missing"));
+    }
+
+    #[test]
+    fn variables_and_secrets_come_from_the_file() {
+        let manifest = "version = 1\nsecrets = [\"api-key\", \"other\"]\n[env]\nA = \"manifest\"\n\
+                        B = \"manifest\"\nTOKEN = { secret = \"token\" }\n";
+        let env = "A=file\nTOKEN=t\nAPI_KEY=k\n";
+        let folder = folder(&[("app.py", CODE), ("mote.toml", manifest), (".env", env)]);
+        let packed = Project::new(folder.path(), false).pack().expect("packed").expect("new");
+        let Function { spec, secrets, .. } = &packed.functions[0];
+        assert_eq!((&*spec.env["A"], &*spec.env["B"]), ("file", "manifest"));
+        assert_eq!(spec.env["TOKEN"], "t");
+        assert!(spec.secret_env.is_empty());
+        assert_eq!(*secrets, BTreeMap::from([("api-key".to_owned(), "k".to_owned())]));
+        assert_eq!(packed.notes, [".env: A, API_KEY, TOKEN"]);
+    }
+}

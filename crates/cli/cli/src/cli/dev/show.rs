@@ -1,0 +1,202 @@
+//! What `mote dev` prints.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
+
+use mote_api::types::LogLine;
+use mote_core::Trigger;
+use mote_node::develop::{Answer, Call};
+
+use crate::cli::output::{Output, harmless};
+
+/// The longest part of an answer that is shown.
+const SHOWN_LINES_MAX: usize = 20;
+const SHOWN_BYTES_MAX: usize = 4 << 10;
+
+/// Prints lines to standard output.
+#[derive(Clone)]
+pub(super) struct Show {
+    output: Output,
+    /// Whether lines name the function.
+    several: bool,
+    /// What takes the place of `/function/` in paths.
+    folder: String,
+}
+
+impl Show {
+    pub(super) fn new(output: Output, several: bool, folder: &Path) -> Self {
+        let folder = match folder.to_str() {
+            Some("." | "") | None => String::new(),
+            Some(folder) => format!("{}/", folder.trim_start_matches("./").trim_end_matches('/')),
+        };
+        Self { output, several, folder }
+    }
+
+    pub(super) fn set_several(&mut self, several: bool) {
+        self.several = several;
+    }
+
+    pub(super) fn line(&self, text: &str) {
+        let mut out = io::stdout().lock();
+        let _ = writeln!(out, "{text}");
+        let _ = out.flush();
+    }
+
+    pub(super) fn clear(&self) {
+        if io::stdout().is_terminal() {
+            self.line("\x1b[2J\x1b[3J\x1b[H");
+        }
+    }
+
+    fn of(&self, function: &str) -> String {
+        if self.several { format!("{} ", harmless(function)) } else { String::new() }
+    }
+
+    pub(super) fn done(&self, text: &str) {
+        self.line(&format!("{} {}", self.output.painted("32", "live"), harmless(text)));
+    }
+
+    pub(super) fn failed(&self, text: &str) {
+        self.line(&format!("{} {}", self.output.painted("31", "failed"), harmless(text)));
+    }
+
+    pub(super) fn note(&self, text: &str) {
+        self.line(&self.output.painted("2", &format!("     {}", harmless(text))));
+    }
+
+    /// A call: trigger, method, path, status, time.
+    pub(super) fn call(&self, call: &Call) {
+        let color = match call.status {
+            200..400 => "32",
+            400..500 => "33",
+            _ => "31",
+        };
+        let mut text = format!("{}{} ", self.of(call.function.as_str()), harmless(&call.method));
+        text.push_str(&harmless(&call.path));
+        if call.trigger != Trigger::Http {
+            text.push_str(&format!(" over {}", call.trigger.as_str()));
+        }
+        let status = self.output.painted(color, &call.status.to_string());
+        let cold = if call.is_cold { ", cold" } else { "" };
+        let mut line = format!("{status}  {text}  {}{cold}", time_text(call.took_ms));
+        if let Some(fault) = &call.fault {
+            line.push_str(&format!("\n     {}", harmless(&self.placed(fault))));
+        }
+        self.line(&line);
+    }
+
+    /// A line that a function wrote, or that the node says of it.
+    pub(super) fn log(&self, line: &LogLine) {
+        let color = match line.level.as_str() {
+            "error" => "31",
+            "warn" => "33",
+            _ => "0",
+        };
+        let of = self.of(&line.function);
+        let text = harmless(&self.placed(&line.message));
+        self.line(&self.output.painted(color, &format!("   | {of}{text}")));
+    }
+
+    /// Replaces the place of the code inside the sandbox by the place of the project, so that a
+    /// terminal or an editor can open the file.
+    pub(super) fn placed(&self, text: &str) -> String {
+        text.replace("file:///function/", "/function/").replace("/function/", &self.folder)
+    }
+
+    /// The answer to a call that was repeated, and whether it is another one than `before`.
+    pub(super) fn repeated(&self, call: &Call, before: Option<&Answer>, answer: &Answer) {
+        let head = format!(
+            "{}  {}{} {}",
+            answer.status,
+            self.of(call.function.as_str()),
+            harmless(&call.method),
+            harmless(&call.path)
+        );
+        match before {
+            Some(before) if before == answer => {
+                self.line(&format!("{} {head}  the same answer", self.again()));
+            }
+            Some(before) => {
+                self.line(&format!("{} {head}  the answer has changed", self.again()));
+                if before.status != answer.status {
+                    self.line(&format!("     status {} was {}", answer.status, before.status));
+                }
+                self.difference(&text_of(before), &text_of(answer));
+            }
+            None => {
+                self.line(&format!("{} {head}", self.again()));
+                for line in text_of(answer) {
+                    self.line(&format!("     {}", harmless(&line)));
+                }
+            }
+        }
+    }
+
+    fn again(&self) -> String {
+        self.output.painted("36", "again")
+    }
+
+    /// Shows the lines between the first and the last ones that differ.
+    fn difference(&self, before: &[String], after: &[String]) {
+        let same = before.iter().zip(after).take_while(|(one, other)| one == other).count();
+        let (before, after) = (&before[same..], &after[same..]);
+        let ends = before.iter().rev().zip(after.iter().rev());
+        let end = ends.take_while(|(one, other)| one == other).count();
+        for (sign, color, lines) in [("-", "31", before), ("+", "32", after)] {
+            for line in &lines[..lines.len() - end] {
+                self.line(&self.output.painted(color, &format!("   {sign} {}", harmless(line))));
+            }
+        }
+    }
+}
+
+/// An answer as lines. Bytes that are no text are only counted.
+fn text_of(answer: &Answer) -> Vec<String> {
+    let Ok(text) = std::str::from_utf8(&answer.body) else {
+        return vec![format!("{} bytes", answer.body.len())];
+    };
+    let mut end = text.len().min(SHOWN_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut lines: Vec<String> = text[..end].lines().map(str::to_owned).collect();
+    if lines.len() > SHOWN_LINES_MAX || end < text.len() {
+        lines.truncate(SHOWN_LINES_MAX);
+        lines.push(format!("… {} bytes", text.len()));
+    }
+    lines
+}
+
+/// A short time with one decimal.
+pub(super) fn time_text(ms: f64) -> String {
+    if ms < 1_000.0 { format!("{ms:.1} ms") } else { format!("{:.1} s", ms / 1_000.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::Global;
+
+    #[test]
+    fn places_of_the_sandbox_become_those_of_the_project() {
+        let show =
+            |folder: &str| Show::new(Output::new(&Global::default()), false, folder.as_ref());
+        let line = "File \"/function/app.py\", line 3";
+        assert_eq!(show(".").placed(line), "File \"app.py\", line 3");
+        assert_eq!(show("./attic/").placed(line), "File \"attic/app.py\", line 3");
+        let line = "at file:///function/index.mjs:3:9";
+        assert_eq!(show("/srv/x").placed(line), "at /srv/x/index.mjs:3:9");
+    }
+
+    #[test]
+    fn long_answers_are_cut() {
+        let answer = |body: &[u8]| Answer {
+            status: 200,
+            content_type: String::new(),
+            body: body.to_vec().into(),
+        };
+        assert_eq!(text_of(&answer(b"a\nb")), ["a", "b"]);
+        assert_eq!(text_of(&answer(&[0xff, 0xfe])), ["2 bytes"]);
+        assert_eq!(text_of(&answer("x\n".repeat(100).as_bytes())).len(), SHOWN_LINES_MAX + 1);
+    }
+}

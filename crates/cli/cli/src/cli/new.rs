@@ -1,0 +1,122 @@
+//! `mote new`: writes the files of a template.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use mote_spec::FunctionName;
+
+use super::args::New;
+use super::failure::Failure;
+use super::output::{Output, harmless, table};
+use crate::templates::{TEMPLATES, Template, find};
+
+/// The place of the manifest's schema below the prefix of an installation.
+const SCHEMA: &str = "share/mote/mote.schema.json";
+
+pub(super) fn run(args: &New, output: &Output) -> Result<(), Failure> {
+    if args.list {
+        return list(output);
+    }
+    let Some(template) = find(&args.template) else {
+        let text = format!("no template {}", args.template.escape_debug());
+        let near =
+            mote_spec::nearest(&args.template, TEMPLATES.iter().map(|template| template.name));
+        let hint = near.map_or_else(String::new, |near| format!("did you mean {near}? "));
+        return Err(
+            Failure::new("M0101", text).with_hint(format!("{hint}mote new --list shows all"))
+        );
+    };
+    let folder = args.folder.clone().unwrap_or_default();
+    let name = name_of(&folder)?;
+    let there: Vec<&str> = template.files.iter().map(|(file, _)| *file).collect();
+    let there: Vec<&str> =
+        there.into_iter().filter(|file| folder.join(file).symlink_metadata().is_ok()).collect();
+    if !there.is_empty() {
+        let text = format!("{}: {} already there", folder.display(), is_or_are(&there));
+        return Err(Failure::new("M0105", text).with_hint(
+            "choose another name, or remove what you do not need; nothing was written",
+        ));
+    }
+    let schema = schema();
+    for (file, text) in template.files {
+        write(&folder.join(file), &Template::text(text, name.as_str(), &schema))?;
+    }
+    let shown = folder.display().to_string();
+    let files: Vec<&str> = template.files.iter().map(|(file, _)| *file).collect();
+    let value = serde_json::json!({
+        "function": name.as_str(),
+        "folder": shown,
+        "template": template.name,
+        "files": files,
+    });
+    output.result(&value, &[name.as_str()], || {
+        format!(
+            "{}: {} ({})\n  next:  mote dev {shown}\n",
+            harmless(&shown),
+            files.join(", "),
+            template.name,
+            shown = harmless(&shown),
+        )
+    })
+}
+
+fn list(output: &Output) -> Result<(), Failure> {
+    let names: Vec<&str> = TEMPLATES.iter().map(|template| template.name).collect();
+    let values: Vec<_> = TEMPLATES
+        .iter()
+        .map(|template| serde_json::json!({"template": template.name, "about": template.about}))
+        .collect();
+    output.results(&values, &values, &names, || {
+        let row = |template: &Template| vec![template.name.to_owned(), template.about.to_owned()];
+        table(&["TEMPLATE", "WHAT IT DOES"], &TEMPLATES.iter().map(row).collect::<Vec<_>>())
+    })
+}
+
+fn is_or_are(files: &[&str]) -> String {
+    let verb = if files.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", files.join(", "))
+}
+
+/// Returns the name of the function: the last part of its folder.
+fn name_of(folder: &Path) -> Result<FunctionName, Failure> {
+    let last = match folder.file_name() {
+        Some(name) => Some(name.to_owned()),
+        // The folder is `.` or ends in `..`.
+        None => {
+            fs::canonicalize(folder).ok().and_then(|path| path.file_name().map(ToOwned::to_owned))
+        }
+    };
+    let text = last.unwrap_or_default().to_string_lossy().into_owned();
+    match FunctionName::new(&text) {
+        Ok(name) if name.namespace().is_none() => Ok(name),
+        _ => {
+            let text = format!("`{}` is not the name of a function", text.escape_debug());
+            Err(Failure::new("M0115", text)
+                .with_hint("use a\u{2013}z, 0\u{2013}9 and -, for example attic-alarm"))
+        }
+    }
+}
+
+/// Where an editor finds the schema of manifests.
+fn schema() -> String {
+    let prefix = std::env::current_exe().ok();
+    let beside = prefix.as_deref().and_then(Path::parent).and_then(Path::parent);
+    let own = beside.map(|prefix| prefix.join(SCHEMA)).filter(|path| path.is_file());
+    let path = own.unwrap_or_else(|| PathBuf::from("/usr").join(SCHEMA));
+    format!("file://{}", path.display())
+}
+
+/// Writes a new file. A file that appeared in the meantime stays as it is.
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let mode = if text.starts_with("#!") { 0o777 } else { 0o666 };
+    let written = || {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+        file?.write_all(text.as_bytes())
+    };
+    written().map_err(|error| Failure::of_file("M0103", &path.display().to_string(), &error))
+}

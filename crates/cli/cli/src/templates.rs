@@ -1,0 +1,170 @@
+//! The templates of `mote new`. Each is a folder of `templates/`, and the program contains their files.
+
+/// A function to begin with.
+#[derive(Debug)]
+pub struct Template {
+    /// The trigger and the language, with a hyphen between them.
+    pub name: &'static str,
+    pub about: &'static str,
+    /// The path and the text of each file. A text that begins with `#!` is a program.
+    pub files: &'static [(&'static str, &'static str)],
+}
+
+macro_rules! template {
+    ($name:literal, $about:literal, [$($file:literal),+]) => {
+        Template {
+            name: $name,
+            about: $about,
+            files: &[$((
+                $file,
+                include_str!(concat!("../templates/", $name, "/", $file)),
+            )),+],
+        }
+    };
+}
+
+/// All templates. The first one of a trigger, or of a language, has the short name: `mqtt` means
+/// `mqtt-python`, and `go` means `http-go`.
+pub static TEMPLATES: [Template; 14] = [
+    template!("http-python", "answers HTTP requests, in Python", ["app.py", "test_app.py"]),
+    template!("http-node", "answers HTTP requests, in JavaScript", ["index.mjs", "index.test.mjs"]),
+    template!(
+        "http-typescript",
+        "answers HTTP requests, in TypeScript (Node 22.18)",
+        ["index.ts", "index.test.ts"]
+    ),
+    template!(
+        "http-go",
+        "answers HTTP requests, in Go",
+        ["handler.go", "handler_test.go", "go.mod"]
+    ),
+    template!(
+        "http-shell",
+        "answers HTTP requests, as a shell script",
+        ["hello.sh", "tests/hello.sh"]
+    ),
+    template!(
+        "coap-python",
+        "a CoAP resource that clients can observe, in Python",
+        ["mote.toml", "app.py", "test_app.py"]
+    ),
+    template!(
+        "coap-node",
+        "a CoAP resource that clients can observe, in JavaScript",
+        ["mote.toml", "index.mjs", "index.test.mjs"]
+    ),
+    template!(
+        "mqtt-python",
+        "answers MQTT messages, in Python",
+        ["mote.toml", "app.py", "test_app.py"]
+    ),
+    template!(
+        "mqtt-node",
+        "answers MQTT messages, in JavaScript",
+        ["mote.toml", "index.mjs", "index.test.mjs"]
+    ),
+    template!(
+        "mqtt-go",
+        "answers MQTT messages, in Go",
+        ["mote.toml", "handler.go", "handler_test.go", "go.mod"]
+    ),
+    template!(
+        "schedule-python",
+        "runs every minute, in Python",
+        ["mote.toml", "app.py", "test_app.py"]
+    ),
+    template!(
+        "schedule-node",
+        "runs every minute, in JavaScript",
+        ["mote.toml", "index.mjs", "index.test.mjs"]
+    ),
+    template!(
+        "schedule-shell",
+        "runs every minute, as a shell script",
+        ["mote.toml", "run.sh", "tests/run.sh"]
+    ),
+    template!(
+        "chain-python",
+        "a chain and two functions that it calls, in Python",
+        ["mote.toml", "alarm.yaml", "judge.py", "count.py", "test_chain.py"]
+    ),
+];
+
+/// Finds a template by its name, its trigger or its language.
+pub fn find(name: &str) -> Option<&'static Template> {
+    let is_short = |part: &str| part == name;
+    let exact = TEMPLATES.iter().find(|template| template.name == name);
+    exact.or_else(|| TEMPLATES.iter().find(|template| template.name.split('-').any(is_short)))
+}
+
+impl Template {
+    /// The text of a file for the function `name`. `schema` is the place of the manifest's schema.
+    pub fn text(file: &str, name: &str, schema: &str) -> String {
+        file.replace("__NAME__", name).replace("__SCHEMA__", schema)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    fn files_below(folder: &Path, below: &Path, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() {
+                true => files_below(&path, below, found),
+                false => {
+                    let path = path.strip_prefix(below).expect("below");
+                    found.insert(path.display().to_string());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_program_contains_each_file_of_each_template() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("templates");
+        let mut there = BTreeSet::new();
+        files_below(&folder, &folder, &mut there);
+        let known = TEMPLATES.iter().flat_map(|template| {
+            template.files.iter().map(|(file, _)| format!("{}/{file}", template.name))
+        });
+        assert_eq!(known.collect::<BTreeSet<_>>(), there);
+    }
+
+    #[test]
+    fn short_names_mean_the_first_template_of_a_trigger_or_a_language() {
+        let name = |text: &str| find(text).map(|template| template.name);
+        for (text, expected) in [
+            ("http", "http-python"),
+            ("python", "http-python"),
+            ("typescript", "http-typescript"),
+            ("go", "http-go"),
+            ("mqtt", "mqtt-python"),
+            ("mqtt-go", "mqtt-go"),
+            ("chain", "chain-python"),
+        ] {
+            assert_eq!(name(text), Some(expected), "{text}");
+        }
+        assert_eq!(name("http-"), None);
+        assert_eq!(name("rust"), None);
+    }
+
+    #[test]
+    fn manifests_are_valid_and_name_the_schema() {
+        for template in &TEMPLATES {
+            for (file, text) in template.files {
+                let text = Template::text(text, "attic", "file:///schema.json");
+                let is_left = text.contains("__NAME__") || text.contains("__SCHEMA__");
+                assert!(!is_left, "{} {file}: a name is left", template.name);
+                if *file == "mote.toml" {
+                    assert!(text.starts_with("#:schema file:///schema.json\n"));
+                    mote_spec::manifest::Manifest::parse(file, &text).expect(template.name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,2 @@
+def handle(event, ctx):
+    return {"anomaly": event.json()["value"] > 80}

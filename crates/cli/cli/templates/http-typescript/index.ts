@@ -1,0 +1,6 @@
+export default {
+  fetch(request: Request): Response {
+    const name = new URL(request.url).searchParams.get('name') ?? 'world';
+    return Response.json({ message: `Hello, ${name}!` });
+  },
+};

@@ -1,0 +1,7 @@
+const CELSIUS_MAX = 60;
+
+export function handle(event) {
+  const { celsius } = event.json();
+  if (celsius <= CELSIUS_MAX) return ''; // an empty answer is not published
+  return { alarm: `${event.headers['mqtt-topic']} reports ${celsius} degrees` };
+}

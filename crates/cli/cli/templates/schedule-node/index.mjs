@@ -1,0 +1,5 @@
+export function handle(event) {
+  const due = event.headers['mote-schedule-due'];
+  console.log(`the run of ${due}`);
+  return { ran: due };
+}

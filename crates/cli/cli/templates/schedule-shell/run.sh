@@ -1,0 +1,2 @@
+#!/bin/sh
+echo "the run of $MOTE_HEADER_MOTE_SCHEDULE_DUE"

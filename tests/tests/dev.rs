@@ -1,0 +1,505 @@
+//! `mote new`, `mote dev` and `mote test`: from the first file to a debugger, as a developer does it.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use mote_tests::{Answer, call_at, is_root, mote_binary, mqtt, repository, signal, skip, wait_for};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+/// `mote dev` at a project in a temporary folder. Dropping it ends the program.
+struct Dev {
+    child: Child,
+    /// Everything that the program has printed.
+    printed: Arc<Mutex<String>>,
+    keys: Option<fs::File>,
+    dir: tempfile::TempDir,
+}
+
+fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+    fs::write(path, text).expect("written");
+    if text.starts_with("#!") {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+}
+
+/// A folder with the project `attic`, and a folder `tmp` for the program's own files.
+fn project(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::Builder::new().prefix("mote-test").tempdir().expect("a folder");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    fs::create_dir(dir.path().join("tmp")).expect("a folder");
+    for (file, text) in files {
+        write(&dir.path().join("attic").join(file), text);
+    }
+    dir
+}
+
+fn mote(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(mote_binary());
+    command.args(args).current_dir(dir).env("TMPDIR", dir.join("tmp"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl Dev {
+    fn start(files: &[(&str, &str)], flags: &[&str]) -> Self {
+        Self::start_in(project(files), flags)
+    }
+
+    fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let mut command = mote(dir.path(), &[&["dev", "attic"], flags].concat());
+        command.stdout(writer.try_clone().expect("a pipe")).stderr(writer);
+        let child = command.spawn().expect("the program starts");
+        drop(command);
+        Self::reading(child, fs::File::from(OwnedFd::from(reader)), None, dir)
+    }
+
+    /// Starts the program on a terminal.
+    fn on_terminal(files: &[(&str, &str)], flags: &[&str]) -> Self {
+        let dir = project(files);
+        let outer = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        grantpt(&outer).expect("granted");
+        unlockpt(&outer).expect("unlocked");
+        let name = ptsname(&outer, Vec::new()).expect("a name");
+        let name = name.to_str().expect("UTF-8");
+        let inner = fs::OpenOptions::new().read(true).write(true).open(name).expect("opened");
+        let again = || inner.try_clone().expect("a copy");
+        let mut command =
+            mote(dir.path(), &[&["dev", "attic", "--color", "never"], flags].concat());
+        command.stdin(again()).stdout(again()).stderr(again());
+        let child = command.spawn().expect("the program starts");
+        drop((command, inner));
+        let keys = fs::File::from(outer.as_fd().try_clone_to_owned().expect("a copy"));
+        Self::reading(child, fs::File::from(outer), Some(keys), dir)
+    }
+
+    fn reading(
+        child: Child,
+        mut from: fs::File,
+        keys: Option<fs::File>,
+        dir: tempfile::TempDir,
+    ) -> Self {
+        let printed = Arc::<Mutex<String>>::default();
+        let all = printed.clone();
+        std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(length @ 1..) = from.read(&mut piece) {
+                all.lock().expect("text").push_str(&String::from_utf8_lossy(&piece[..length]));
+            }
+        });
+        Self { child, printed, keys, dir }
+    }
+
+    fn printed(&self) -> String {
+        self.printed.lock().expect("text").clone()
+    }
+
+    /// Waits until the program has printed a text.
+    fn wait(&mut self, text: &str) -> String {
+        let child = &mut self.child;
+        let printed = &self.printed;
+        wait_for(text, || {
+            let all = printed.lock().expect("text").clone();
+            if all.contains(text) {
+                return Some(all);
+            }
+            if let Some(status) = child.try_wait().expect("our child") {
+                panic!("it ended: {status}\n{all}");
+            }
+            None
+        })
+    }
+
+    /// Waits until the project is live, and returns the address and the path of the function.
+    fn address(&mut self) -> (SocketAddr, String) {
+        let all = self.wait("/attic");
+        let (_, rest) = all.split_once("http://127").expect("an address");
+        let address = format!("127{}", rest.split([',', '\r', '\n']).next().unwrap_or_default());
+        (address.parse().expect("an address"), "/attic".to_owned())
+    }
+
+    fn get(&mut self, path: &str) -> Answer {
+        let (address, own) = self.address();
+        call_at(address, "GET", &format!("{own}{path}"), &[], b"")
+    }
+
+    fn save(&self, file: &str, text: &str) {
+        write(&self.dir.path().join("attic").join(file), text);
+    }
+
+    fn key(&mut self, key: &str) {
+        let keys = self.keys.as_mut().expect("a terminal");
+        keys.write_all(key.as_bytes()).expect("pressed");
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        wait_for("the end", || self.child.try_wait().expect("our child"))
+    }
+
+    /// What the program has left in its folder.
+    fn left(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.dir.path().join("tmp")).expect("a folder");
+        entries.map(|entry| entry.expect("an entry").path()).collect()
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            signal(self.child.id(), "TERM");
+            wait_for("the end", || self.child.try_wait().expect("our child"));
+        }
+    }
+}
+
+const ONE: &str = "def handle(event, ctx):\n    return 'one'\n";
+const TWO: &str = "def handle(event, ctx):\n    return 'two'\n";
+
+#[test]
+fn each_save_is_served_and_a_broken_one_is_not() {
+    let mut dev = Dev::start(&[("app.py", ONE)], &["--http", "127.0.0.1:0"]);
+    assert_eq!(dev.get("").text(), "one");
+    dev.save("app.py", TWO);
+    dev.wait("live attic@2");
+    assert_eq!(dev.get("/x?y=1").text(), "two");
+    dev.wait("200  GET /x?y=1 ");
+    // A start that fails.
+    dev.save("app.py", &format!("{TWO}import nothing_like_this\n"));
+    let all = dev.wait("    import nothing_like_this");
+    assert!(all.contains("failed attic: attic@2 still serves"), "{all}");
+    assert!(all.contains("File \"attic/app.py\", line 3"), "{all}");
+    assert_eq!(dev.get("").text(), "two");
+    // A manifest that cannot be read.
+    dev.save("app.py", ONE);
+    dev.save("mote.toml", "version = 1\n[limitz]\n");
+    let all = dev.wait("error[M0302]");
+    assert!(all.contains("did you mean `limits`?"), "{all}");
+    dev.save("mote.toml", "version = 1\n");
+    wait_for("the first answer again", || (dev.get("").text() == "one").then_some(()));
+    // An exception, with its place.
+    dev.save("app.py", "def handle(event, ctx):\n    print('here')\n    return 1 / 0\n");
+    wait_for("the error", || (dev.get("").status == 500).then_some(()));
+    let all = dev.wait("   | ZeroDivisionError: division by zero");
+    assert!(all.contains("500  GET / "), "{all}");
+    assert!(all.contains("   | here"), "{all}");
+    assert!(all.contains("File \"attic/app.py\", line 3, in handle"), "{all}");
+}
+
+#[test]
+fn files_that_are_not_deployed_change_nothing() {
+    let files = [("app.py", ONE), (".gitignore", "*.log\n")];
+    let mut dev = Dev::start(&files, &["--http", "127.0.0.1:0"]);
+    dev.wait("live attic@1");
+    dev.save("note.log", "x");
+    dev.save("__pycache__/app.pyc", "x");
+    // The same bytes are not deployed again, either.
+    dev.save("app.py", ONE);
+    dev.save("lib/part.py", "x = 1\n");
+    let all = dev.wait("live attic@2");
+    assert!(!all.contains("attic@3"), "{all}");
+    dev.save("lib/part.py", "x = 2\n");
+    dev.wait("live attic@3");
+}
+
+#[test]
+fn variables_and_secrets_come_from_the_env_file() {
+    let code = "import os\n\ndef handle(event, ctx):\n    secret = open('/secrets/api-key').read()\n    \
+                return f\"{os.environ['A']} {os.environ['TOKEN']} {secret}\"\n";
+    let manifest = "version = 1\nsecrets = [\"api-key\"]\n[env]\nA = \"manifest\"\n\
+                    TOKEN = { secret = \"token\" }\n";
+    let mut dev =
+        Dev::start(&[("app.py", code), ("mote.toml", manifest)], &["--http", "127.0.0.1:0"]);
+    let all = dev.wait("the secret api-key is the line API_KEY=");
+    assert!(all.contains("error[M0414]"), "{all}");
+    dev.save(".env", "A=file\nTOKEN=t1\nAPI_KEY=k1\n");
+    dev.wait(".env: A, API_KEY, TOKEN");
+    assert_eq!(dev.get("").text(), "file t1 k1");
+    dev.save(".env", "A=file\nTOKEN=t2\nAPI_KEY=k2\n");
+    wait_for("the new values", || (dev.get("").text() == "file t2 k2").then_some(()));
+}
+
+#[test]
+fn the_last_call_is_repeated_after_each_change() {
+    let code = |word: &str| {
+        format!(
+            "def handle(event, ctx):\n    return '{word}\\n' + event.text.upper() + event.path\n"
+        )
+    };
+    let mut dev = Dev::start(&[("app.py", &code("one"))], &["--http", "127.0.0.1:0", "--replay"]);
+    let (address, path) = dev.address();
+    let answer = call_at(address, "POST", &format!("{path}/p"), &[], b"body");
+    assert_eq!(answer.text(), "one\nBODY/p");
+    dev.wait("200  POST /p ");
+    dev.save("app.py", &(code("one") + "# another comment\n"));
+    dev.wait("again 200  POST /p  the same answer");
+    dev.save("app.py", &code("two"));
+    let all = dev.wait("again 200  POST /p  the answer has changed");
+    dev.wait("   - one");
+    dev.wait("   + two");
+    assert!(!all.contains("   - BODY"), "{all}");
+}
+
+#[test]
+fn keys_repeat_restart_clear_and_end() {
+    let mut dev = Dev::on_terminal(&[("app.py", ONE)], &["--http", "127.0.0.1:0"]);
+    dev.wait("keys: r restart   i repeat the last call   c clear   q quit");
+    assert_eq!(dev.get("/k").text(), "one");
+    dev.wait("200  GET /k ");
+    dev.key("i");
+    dev.wait("again 200  GET /k  the same answer");
+    dev.key("r");
+    dev.wait("live attic@2");
+    dev.key("c");
+    dev.wait("\x1b[2J");
+    let shows_keys = dev.printed().contains("\ni\r");
+    assert!(!shows_keys, "keys are not shown");
+    dev.key("q");
+    assert_eq!(dev.ended().code(), Some(0));
+    assert_eq!(dev.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn an_interrupt_ends_it_and_leaves_nothing() {
+    let mut dev = Dev::start(&[("app.py", ONE)], &["--http", "127.0.0.1:0"]);
+    assert_eq!(dev.get("").text(), "one");
+    assert_eq!(dev.left().len(), 1, "a folder of its own");
+    signal(dev.child.id(), "INT");
+    assert_eq!(dev.ended().code(), Some(0));
+    assert_eq!(dev.left(), Vec::<PathBuf>::new());
+    // A signal while the node starts.
+    let mut dev = Dev::start(&[("app.py", ONE)], &["--http", "127.0.0.1:0"]);
+    wait_for("the folder", || (!dev.left().is_empty()).then_some(()));
+    signal(dev.child.id(), "INT");
+    dev.ended();
+    assert_eq!(dev.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_build_command_runs_once_for_each_save() {
+    let manifest = "version = 1\n[build]\ncommand = \"sh build.sh\"\n";
+    let build = "cp source.txt app.py && echo x >> builds.log\n";
+    let files = [
+        ("source.txt", ONE),
+        ("build.sh", build),
+        ("mote.toml", manifest),
+        (".gitignore", "*.log\n"),
+    ];
+    let mut dev = Dev::start(&files, &["--http", "127.0.0.1:0"]);
+    assert_eq!(dev.get("").text(), "one");
+    dev.save("source.txt", TWO);
+    dev.wait("live attic@2");
+    dev.save("build.sh", "echo source.txt:7: not good; exit 3\n");
+    dev.wait("source.txt:7: not good");
+    assert_eq!(dev.get("").text(), "two");
+    let builds = fs::read_to_string(dev.dir.path().join("attic/builds.log")).expect("builds");
+    assert_eq!(builds.lines().count(), 2);
+}
+
+#[test]
+fn a_debugger_stops_a_function_of_node() {
+    let code = "export function handle(event) {\n  const word = event.path.slice(1);\n  \
+                return word.toUpperCase();\n}\n";
+    // Calls may take as long as somebody looks at them.
+    let manifest = "version = 1\n[limits]\ntimeout = \"100ms\"\n";
+    let files = [("index.mjs", code), ("mote.toml", manifest)];
+    let dev = Dev::start(&files, &["--http", "127.0.0.1:0", "--inspect"]);
+    debug(dev, "node", ("index.mjs", "3", "word"), "ada\nADA\n");
+}
+
+#[test]
+fn a_debugger_stops_a_function_of_python() {
+    let there = Command::new("python3").args(["-c", "import debugpy"]).output();
+    if !there.is_ok_and(|output| output.status.success()) {
+        return skip("a debugger for Python", "debugpy is not installed");
+    }
+    let code = "def handle(event, ctx):\n    word = event.path[1:]\n    return word.upper()\n";
+    let dev = Dev::start(&[("app.py", code)], &["--http", "127.0.0.1:0", "--inspect"]);
+    debug(dev, "python", ("app.py", "3", "word"), "'ada'\nADA\n");
+}
+
+/// Lets a debugger stop at a line, look at an expression, and go on.
+fn debug(mut dev: Dev, kind: &str, (file, line, look): (&str, &str, &str), expected: &str) {
+    let (address, path) = dev.address();
+    let all = dev.wait("debugger at ");
+    let port = all.split("debugger at ").nth(1).and_then(|rest| rest.split(';').next());
+    let output = Command::new("python3")
+        .arg(repository().join("tests/clients/debugger.py"))
+        .args([kind, port.expect("an address"), file, line, look])
+        .arg(format!("http://{address}{path}/ada"))
+        .output()
+        .expect("python3 starts");
+    let printed = dev.printed();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{errors}\n{printed}");
+}
+
+#[test]
+fn messages_reach_a_function_through_a_broker_of_its_own() {
+    if !mqtt::is_there() {
+        return;
+    }
+    let dir = project(&[]);
+    let made = mote(dir.path(), &["new", "attic", "-t", "mqtt"]).output().expect("it runs");
+    assert!(made.status.success(), "{made:?}");
+    let mut dev = Dev::start_in(dir, &["--http", "127.0.0.1:0"]);
+    let all = dev.wait("live attic@1");
+    let port = all.split("mqtt://127.0.0.1:").nth(1).and_then(|rest| rest.split('\n').next());
+    let port: u16 = port.and_then(|port| port.parse().ok()).expect("a broker");
+    let alarms = mqtt::Subscriber::start(port, &["-t", "sensors/+/alarm"]);
+    let sent = Command::new("mosquitto_pub")
+        .args(["-p", &port.to_string(), "-q", "1", "-t", "sensors/attic/temp"])
+        .args(["-m", "{\"celsius\": 71}"])
+        .status();
+    assert!(sent.expect("it runs").success());
+    let alarm = alarms.wait(1).concat();
+    assert!(alarm.contains("sensors/attic/temp reports 71 degrees"), "{alarm}");
+    dev.wait(" over mqtt  ");
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&*output.stdout, &*output.stderr].concat()).into_owned()
+}
+
+fn has(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn the_tests_of_each_template_pass_in_the_sandbox() {
+    let dir = project(&[]);
+    let list = mote(dir.path(), &["new", "--list", "-o", "name"]).output().expect("it runs");
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    assert!(list.lines().count() >= 10, "{list}");
+    let node = Command::new("node").args(["-p", "process.features.typescript ?? ''"]).output();
+    let has_types = node.is_ok_and(|output| output.stdout.len() > 1);
+    for template in list.lines() {
+        let language = template.rsplit('-').next().unwrap_or_default();
+        let is_there = match language {
+            "typescript" => has_types,
+            // The first build compiles the standard library, which takes a while.
+            "go" => mote_tests::is_long() && Path::new("/usr/local/go/bin/go").exists(),
+            "node" => has("node"),
+            _ => true,
+        };
+        let made = mote(dir.path(), &["new", template, "-t", template]).output().expect("it runs");
+        assert!(made.status.success(), "{template}: {}", text(&made));
+        if !is_there {
+            skip(template, "its language is not installed, or too old, or the test is not long");
+            continue;
+        }
+        let tested = mote(dir.path(), &["test", template]).output().expect("it runs");
+        assert!(tested.status.success(), "{template}: {}", text(&tested));
+    }
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_tests() {
+    let dir = project(&[
+        ("app.py", ONE),
+        (
+            "test_app.py",
+            "import os\nimport unittest\nimport app\n\nclass Test(unittest.TestCase):\n    \
+          def test_one(self):\n        self.assertEqual(app.handle(None, None), os.environ.get('A', 'one'))\n",
+        ),
+        (".env", "A=only for dev\n"),
+    ]);
+    let test = |args: &[&str]| {
+        mote(dir.path(), &[&["test", "attic"], args].concat()).output().expect("it runs")
+    };
+    let passed = test(&[]);
+    assert_eq!(passed.status.code(), Some(0), "{}", text(&passed));
+    write(&dir.path().join("attic/app.py"), TWO);
+    let failed = test(&[]);
+    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
+    assert!(text(&failed).contains("'two' != 'one'"), "{}", text(&failed));
+    // What runs in the sandbox cannot change the project.
+    let shell = "#!/bin/sh\ntouch /function/made && exit 1\ntest ! -e /etc/shadow\n";
+    let dir = project(&[("run.sh", "#!/bin/sh\necho 1\n"), ("tests/a.sh", shell)]);
+    let output = mote(dir.path(), &["test", "attic"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert!(text(&output).contains("ok tests/a.sh"), "{}", text(&output));
+    fs::remove_dir_all(dir.path().join("attic/tests")).expect("removed");
+    let none = mote(dir.path(), &["test", "attic"]).output().expect("it runs");
+    assert_eq!(none.status.code(), Some(8));
+    assert!(text(&none).contains("error[M0106]"), "{}", text(&none));
+    let left = fs::read_dir(dir.path().join("tmp")).expect("a folder").count();
+    assert_eq!(left, 0, "nothing is left");
+}
+
+#[test]
+fn new_files_replace_none() {
+    let dir = project(&[("app.py", ONE)]);
+    let output = mote(dir.path(), &["new", "attic"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(8));
+    assert!(text(&output).contains("error[M0105]: attic: app.py is already there"));
+    let kept = fs::read_to_string(dir.path().join("attic/app.py")).expect("a file");
+    assert_eq!(kept, ONE);
+    assert!(!dir.path().join("attic/test_app.py").exists(), "nothing was written");
+    let output = mote(dir.path(), &["new", "cellar/bell"]).output().expect("it runs");
+    assert!(text(&output).contains("next:  mote dev cellar/bell"), "{}", text(&output));
+}
+
+#[test]
+fn every_manifest_of_the_tree_fits_the_schema() {
+    const CHECK: &str = "import json, sys, tomllib\nimport jsonschema\n\
+        check = jsonschema.Draft7Validator(json.load(open(sys.argv[1])))\n\
+        for path in sys.argv[2:]:\n    \
+        text = open(path).read().replace('__NAME__', 'attic')\n    \
+        for error in check.iter_errors(tomllib.loads(text)):\n        \
+        print(path, error.json_path, error.message)\n";
+    let there = Command::new("python3").args(["-c", "import jsonschema, tomllib"]).output();
+    if !there.is_ok_and(|output| output.status.success()) {
+        return skip("the schema", "Python's jsonschema is not installed");
+    }
+    let mut manifests = Vec::new();
+    for folder in ["examples", "crates/cli/cli/templates"] {
+        for entry in fs::read_dir(repository().join(folder)).expect("a folder") {
+            let manifest = entry.expect("an entry").path().join("mote.toml");
+            manifests.extend(manifest.exists().then_some(manifest));
+        }
+    }
+    assert!(manifests.len() > 12, "{manifests:?}");
+    let dir = project(&[]);
+    let schema = mote(dir.path(), &["config", "schema"]).output().expect("it runs");
+    write(&dir.path().join("schema.json"), &String::from_utf8_lossy(&schema.stdout));
+    let wrong = dir.path().join("wrong.toml");
+    write(&wrong, "version = 1\n[limits]\nmemori = \"64MiB\"\ntimeout = \"10 seconds\"\n");
+    let check = |files: &[PathBuf]| {
+        let python = Command::new("python3")
+            .args(["-c", CHECK])
+            .arg(dir.path().join("schema.json"))
+            .args(files)
+            .output()
+            .expect("python3 starts");
+        text(&python)
+    };
+    assert_eq!(check(&manifests), "");
+    let found = check(&[wrong]);
+    assert!(found.contains("memori") && found.contains("10 seconds"), "{found}");
+}
+
+#[test]
+fn an_ordinary_user_runs_tests_without_a_node() {
+    if !is_root() {
+        return skip("another user", "every other test here runs as an ordinary user already");
+    }
+    let dir = project(&[]);
+    let output = Command::new(repository().join("scripts/as-user.sh"))
+        .arg(dir.path().join("user"))
+        .args(["sh", "-c", "cd ~ && \"$0\" new attic -t shell && exec \"$0\" test attic"])
+        .arg(mote_binary())
+        .output()
+        .expect("bash starts");
+    let all = text(&output);
+    if all.contains("user namespaces") && !output.status.success() {
+        return skip("another user", &all);
+    }
+    assert!(output.status.success() && all.contains("ok tests/hello.sh"), "{all}");
+}
