@@ -29,9 +29,12 @@ elif programs=$(scripts/prebuilt.sh); then
 else
   step "build"
   scripts/setup.sh build
-  # Without optimisation, which takes as long again; make build makes the program for daily use.
-  cargo build --bins -p mote
+  # Without optimisation, which takes as long again; make build makes the program for daily use. What
+  # the tests have built is used if it is there.
   programs=${CARGO_TARGET_DIR:-target}/debug
+  profile=dev
+  [ -d "$programs/deps" ] || profile=demo programs=${programs%debug}demo
+  cargo build --bins -p mote --profile $profile
 fi
 mote=$programs/mote
 

@@ -55,6 +55,7 @@ mod logs;
 mod management;
 mod management_tls;
 mod memory_under_attack;
+mod monitoring;
 mod mqtt;
 mod mqtt_loss;
 mod mqtt_tls;

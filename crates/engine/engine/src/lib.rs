@@ -22,6 +22,7 @@
 pub mod durations;
 pub mod egress_doors;
 mod entry;
+pub mod gauges;
 mod instance;
 pub mod ledger;
 pub mod link;

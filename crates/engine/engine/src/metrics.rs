@@ -4,6 +4,7 @@
 //! touches only atomics and one short lock, and never a label map. Labels come from closed lists.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::durations::{DurationHistogram, Latencies};
@@ -168,6 +169,7 @@ impl Metrics {
                 function: name.clone(),
                 by_trigger: Default::default(),
                 timings: OnceLock::new(),
+                ended_cpu_ns: AtomicU64::new(0),
             })
         };
         self.functions.lock().entry(name.clone()).or_insert_with(made).clone()
@@ -253,6 +255,7 @@ pub struct FunctionMetrics {
     function: FunctionName,
     by_trigger: [OnceLock<TriggerMetrics>; TRIGGERS.len()],
     timings: OnceLock<Timings>,
+    ended_cpu_ns: AtomicU64,
 }
 
 struct TriggerMetrics {
@@ -356,6 +359,16 @@ impl FunctionMetrics {
         debug_assert!(STOP_REASONS.contains(&reason), "{reason} would never be forgotten");
         let labels = StopLabels { function: self.function.as_str().to_owned(), reason };
         self.families.stops.get_or_create(&labels).inc();
+    }
+
+    /// Adds the processor time of an instance that ends.
+    pub fn used_cpu(&self, cpu_ns: u64) {
+        self.ended_cpu_ns.fetch_add(cpu_ns, Ordering::Relaxed);
+    }
+
+    /// The processor time of the instances that have ended, in nanoseconds.
+    pub fn ended_cpu_ns(&self) -> u64 {
+        self.ended_cpu_ns.load(Ordering::Relaxed)
     }
 
     /// How many instances became ready, and the total time of their starts, in nanoseconds.

@@ -504,6 +504,11 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let has_neighbours = revision.has_neighbours(now);
     let mut follow_ups = Vec::new();
     let mut pool = revision.pool.lock();
+    if let Some(worker) = pool.worker_mut(key)
+        && let Some(usage) = worker.instance_mut().control.usage()
+    {
+        revision.metrics.used_cpu(usage.cpu_ns);
+    }
     let Some(ended) = pool.ended(key, &fault.to_string(), now) else { return };
     let expected = ended.stop.is_some();
     let hung = ended.stop.as_ref().is_some_and(|stop| stop.hung);

@@ -112,6 +112,8 @@ pub struct InstanceStatus {
     pub init_ns: u64,
     /// The process id, on the host, of the instance's first process.
     pub pid: Option<u32>,
+    /// Processor time so far, in nanoseconds.
+    pub cpu_ns: Option<u64>,
     /// The memory of the instance in bytes, if the machine can measure it.
     pub memory_bytes: Option<u64>,
 }
@@ -234,13 +236,16 @@ impl Revision {
                 why: instance.why,
                 init_ns: instance.init_ns,
                 pid: None,
+                cpu_ns: None,
                 memory_bytes: None,
             });
         }
         drop(pool);
         for (instance, control) in status.instances.iter_mut().zip(controls) {
             instance.pid = control.pid();
-            instance.memory_bytes = control.usage().map(|usage| usage.memory_bytes);
+            let usage = control.usage();
+            instance.memory_bytes = usage.map(|usage| usage.memory_bytes);
+            instance.cpu_ns = usage.map(|usage| usage.cpu_ns);
         }
         status
     }
@@ -320,6 +325,11 @@ impl Revision {
     /// How many instances became ready, and the total time of their starts, in nanoseconds.
     pub fn starts(&self) -> (u64, u64) {
         self.metrics.starts()
+    }
+
+    /// The processor time of the function's instances that have ended, in nanoseconds.
+    pub fn ended_cpu_ns(&self) -> u64 {
+        self.metrics.ended_cpu_ns()
     }
 
     /// The number of invocations that waited for an instance to start.

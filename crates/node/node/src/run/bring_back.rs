@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use mote_access::RefusalMetrics;
 use mote_coap::notices::NoticeMetrics;
+use mote_engine::gauges::FunctionGauges;
 use mote_engine::{Revision, Serving};
 use mote_journal::JournalMetrics;
 use mote_store::{StoredFunction, StoredRevision};
@@ -38,6 +39,7 @@ pub(super) async fn bring_back(
     engine.set_services(Arc::new(services));
     functions(node, management).await?;
     accepted::take_up(&journals.own(), &node.opened.store).await;
+    engine.metrics().add(FunctionGauges(engine.clone()));
     engine.metrics().add(JournalMetrics(journals.clone()));
     engine.metrics().add(NoticeMetrics(node.deployed.notices.clone()));
     engine.metrics().add(RefusalMetrics(node.callers.guard.clone()));

@@ -1,0 +1,111 @@
+//! What is shipped for monitoring: rules for alerts and a dashboard for Grafana, with real
+//! Prometheus.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use mote_tests::{Node, call_at, free_address, repository, skip, wait_for};
+
+const CODE: &str = "def handle(event, ctx):\n    return str(1 / len(event.text))\n";
+
+/// The names of metrics in a text. Names of samples of histograms become those of the histogram.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let words = text.split(|letter: char| !is_part(letter));
+    let names = words.filter(|word| word.starts_with("mote_"));
+    names.map(|name| name.trim_end_matches("_bucket").to_owned()).collect()
+}
+
+struct Prometheus {
+    child: Child,
+    address: SocketAddr,
+    dir: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// Starts Prometheus, which reads a node's metrics every second and loads the shipped rules.
+    fn start(node: &Node, admin: SocketAddr) -> Option<Self> {
+        let dir = tempfile::tempdir().expect("a folder");
+        let address = free_address();
+        let token = node.dir.path().join("data/admin.token");
+        let settings = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
+             rule_files: ['{}']\n\
+             scrape_configs: [{{job_name: mote, authorization: {{credentials_file: '{}'}}, \
+             static_configs: [{{targets: ['{admin}']}}]}}]\n",
+            repository().join("deploy/prometheus/mote-alerts.yml").display(),
+            token.display(),
+        );
+        std::fs::write(dir.path().join("prometheus.yml"), settings).expect("a file");
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", dir.path().join("prometheus.yml").display()))
+            .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(dir.path().join("log")).expect("a file"))
+            .spawn()
+            .ok()?;
+        Some(Self { child, address, dir })
+    }
+
+    /// The results of a query, if Prometheus answers it.
+    fn query(&self, query: &str) -> Vec<serde_json::Value> {
+        std::net::TcpStream::connect(self.address).map_or(Vec::new(), |_| {
+            let path = format!("/api/v1/query?query={query}");
+            let answer = call_at(self.address, "GET", &path, &[], b"");
+            answer.json()["data"]["result"].as_array().cloned().unwrap_or_default()
+        })
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn prometheus_has_every_metric_that_rules_and_dashboard_use() {
+    let admin = free_address();
+    let node = Node::start_with(&["--admin", &admin.to_string()]);
+    let Some(prometheus) = Prometheus::start(&node, admin) else {
+        return skip("rules and dashboard", "prometheus is not installed");
+    };
+    node.deploy_ok("divides", &[("app.py", CODE)]);
+    assert_eq!(node.post("/divides", b"1234").text(), "0.25");
+    assert_eq!(node.post("/divides", b"").status, 500);
+    // The end of an instance has a series, too.
+    node.ok(&["scale", "divides", "0"]);
+    assert_eq!(node.post("/divides", b"12").text(), "0.5");
+    let folder = repository().join("deploy");
+    let read = |path: &str| std::fs::read_to_string(folder.join(path)).expect("a file");
+    let mut used = metrics_in(&read("prometheus/mote-alerts.yml"));
+    used.extend(metrics_in(&read("grafana/mote.json")));
+    assert!(used.len() > 12, "{used:?}");
+    for name in used {
+        wait_for(&name, || {
+            let of_histogram = format!("{name}_bucket");
+            let asked = [name.as_str(), of_histogram.as_str()];
+            asked.into_iter().any(|name| !prometheus.query(name).is_empty()).then_some(())
+        });
+    }
+    assert_eq!(prometheus.query("up")[0]["value"][1], "1");
+    let cpu = prometheus.query("mote_function_cpu_seconds_total");
+    let seconds: f64 = cpu[0]["value"][1].as_str().and_then(|text| text.parse().ok()).expect("cpu");
+    assert!(seconds > 0.0, "{cpu:?}");
+    let log = std::fs::read_to_string(prometheus.dir.path().join("log")).expect("a log");
+    assert!(!log.contains("level=error") && !log.contains("level=ERROR"), "{log}");
+}
+
+#[test]
+fn the_rules_for_alerts_are_tested() {
+    let folder = repository().join("deploy/prometheus");
+    for args in [["check", "rules", "mote-alerts.yml"], ["test", "rules", "mote-alerts-test.yml"]] {
+        let Ok(output) = Command::new("promtool").args(args).current_dir(&folder).output() else {
+            return skip("rules for alerts", "promtool is not installed");
+        };
+        assert!(output.status.success(), "{output:?}");
+    }
+}
