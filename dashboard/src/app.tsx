@@ -13,10 +13,19 @@ import { Login } from "./views/login";
 import { NodeView } from "./views/node";
 import { FunctionsView } from "./views/functions";
 import { FunctionView } from "./views/function";
+import { CallView } from "./views/call";
+import { TryView } from "./views/try";
+import { DeployView } from "./views/deploy";
+import { AccessView } from "./views/access";
+import { FleetView } from "./views/fleet";
 
 const PLACES: { path: string; name: string; icon: string }[] = [
   { path: "", name: "Node", icon: "node" },
   { path: "functions", name: "Functions", icon: "functions" },
+  { path: "try", name: "Try", icon: "try" },
+  { path: "deploy", name: "Deploy", icon: "deploy" },
+  { path: "access", name: "Access", icon: "access" },
+  { path: "fleet", name: "Fleet", icon: "fleet" },
 ];
 
 /** Decides what is shown first: the session that the browser has, or a one-time code of the address. */
@@ -87,6 +96,7 @@ function Frame() {
   const main = useRef<HTMLElement>(null);
   const first = useRef(true);
   const address = route.value.path.join("/");
+  const part = place === "call" ? "functions" : place;
   useEffect(() => {
     // A new view is announced by its heading.
     if (first.current) first.current = false;
@@ -121,7 +131,7 @@ function Frame() {
         <ul>
           {PLACES.map((one) => (
             <li key={one.path}>
-              <a href={to(one.path ? [one.path] : [])} aria-current={place === one.path ? "page" : undefined}>
+              <a href={to(one.path ? [one.path] : [])} aria-current={part === one.path ? "page" : undefined}>
                 <Icon name={one.icon} />
                 {one.name}
                 <Badge path={one.path} />
@@ -160,6 +170,16 @@ function View({ place }: { place: string }): ComponentChildren {
       return <NodeView />;
     case "functions":
       return second ? <FunctionView key={second} name={second} tab={third ?? "overview"} /> : <FunctionsView />;
+    case "call":
+      return second ? <CallView key={second} id={second} /> : <Nothing />;
+    case "try":
+      return <TryView name={second} />;
+    case "deploy":
+      return <DeployView />;
+    case "access":
+      return <AccessView tab={second ?? "keys"} />;
+    case "fleet":
+      return <FleetView />;
     default:
       return <Nothing />;
   }
@@ -188,18 +208,15 @@ function Connection() {
   );
 }
 
-const THEMES: { value: Theme; name: string }[] = [
-  { value: "system", name: "System colours" },
-  { value: "light", name: "Light" },
-  { value: "dark", name: "Dark" },
-];
+const NEXT: Record<Theme, Theme> = { system: "light", light: "dark", dark: "system" };
+const NAMES: Record<Theme, string> = { system: "as the system", light: "light", dark: "dark" };
 
+/** One button that goes through the three choices. */
 export function ThemeSwitch() {
+  const next = NEXT[theme.value];
   return (
-    <select class="theme" aria-label="Colours" value={theme.value} onChange={(event) => setTheme(event.currentTarget.value as Theme)}>
-      {THEMES.map((one) => (
-        <option key={one.value} value={one.value}>{one.name}</option>
-      ))}
-    </select>
+    <button type="button" class="button button-quiet" onClick={() => setTheme(next)} title={`Colours: ${NAMES[theme.value]}`} aria-label={`Colours: ${NAMES[theme.value]}. Change to ${NAMES[next]}`}>
+      <Icon name={`theme-${theme.value}`} />
+    </button>
   );
 }

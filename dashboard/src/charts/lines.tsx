@@ -129,7 +129,7 @@ function options(latest: { current: Props }, width: number, height: number): uPl
   return {
     width: Math.max(width, 120),
     height,
-    padding: [8, 8, 0, 0],
+    padding: [8, 26, 0, 0],
     legend: { show: false },
     cursor: { drag: { x: false, y: false }, points: { size: 6 }, sync: { key: "function" } },
     scales: {

@@ -34,7 +34,7 @@ export interface Column {
 export type Phase = "request" | "queue" | "start" | "run";
 export const PHASES: { phase: Phase; name: string; what: string }[] = [
   { phase: "request", name: "Request", what: "from arrival to answer" },
-  { phase: "queue", name: "Queue", what: "waiting for an instance that is free" },
+  { phase: "queue", name: "Queue", what: "waiting for an instance, its start included" },
   { phase: "start", name: "Start", what: "starting an instance" },
   { phase: "run", name: "Run", what: "inside the function" },
 ];

@@ -22,6 +22,9 @@ const PATHS: Record<string, string> = {
   search: "M7 3a4 4 0 1 1 0 8 4 4 0 0 1 0-8M10 10l3.500 3.500",
   copy: "M5.500 5.500h8v8h-8zM10.500 5.500v-3h-8v8h3",
   menu: "M2.500 4.500h11M2.500 8h11M2.500 11.500h11",
+  "theme-system": "M2.5 3h11v7.5h-11zM6 13.500h4M8 10.500v3",
+  "theme-light": "M8 5a3 3 0 1 1 0 6 3 3 0 0 1 0-6M8 1.500v1M8 13.500v1M1.500 8h1M13.500 8h1M3.400 3.400l.7.7M11.900 11.900l.7.7M12.600 3.400l-.7.7M4.100 11.900l-.7.7",
+  "theme-dark": "M12.500 9.800A5.200 5.200 0 0 1 6.200 3.500 5.200 5.200 0 1 0 12.500 9.800",
   out: "M9.500 3h-6v10h6M7 8h6.500M11 5.500L13.500 8 11 10.500",
 };
 
@@ -184,14 +187,14 @@ export function When({ at }: { at: string | number }) {
 }
 
 /** A button that asks before it acts. */
-export function Confirm(props: { label: string; question: string; yes: string; onYes: () => void | Promise<void>; disabled?: boolean; small?: boolean; name?: string }) {
+export function Confirm(props: { label: string; question: string; yes: string; onYes: () => void | Promise<void>; disabled?: boolean; small?: boolean; plain?: boolean; name?: string }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const id = useId();
   return (
     <>
       <button
         type="button"
-        class={`button button-danger ${props.small === false ? "" : "button-small"}`}
+        class={`button ${props.plain ? "" : "button-danger"} ${props.small === false ? "" : "button-small"}`}
         disabled={props.disabled}
         aria-label={props.name}
         onClick={() => dialog.current?.showModal()}
@@ -204,7 +207,7 @@ export function Confirm(props: { label: string; question: string; yes: string; o
           <button class="button" value="no">
             Cancel
           </button>
-          <button class="button button-danger button-filled" value="yes" onClick={() => void props.onYes()}>
+          <button class={`button button-filled ${props.plain ? "" : "button-danger"}`} value="yes" onClick={() => void props.onYes()}>
             {props.yes}
           </button>
         </form>

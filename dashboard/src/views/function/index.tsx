@@ -9,10 +9,20 @@ import { Empty, Failure, Icon, Loading, State, toneOf } from "../../ui/base";
 import { Title } from "../../ui/title";
 import { Overview } from "./overview";
 import { LogsTab } from "./logs";
+import { Calls } from "./calls";
+import { Revisions } from "./revisions";
+import { Settings } from "./settings";
+import { StateBrowser } from "./state";
+import { Schedules } from "./schedules";
 
 const TABS: { tab: string; name: string }[] = [
   { tab: "overview", name: "Overview" },
   { tab: "logs", name: "Logs" },
+  { tab: "calls", name: "Calls" },
+  { tab: "revisions", name: "Revisions" },
+  { tab: "settings", name: "Settings" },
+  { tab: "state", name: "State" },
+  { tab: "schedules", name: "Schedules" },
 ];
 
 export function FunctionView({ name, tab }: { name: string; tab: string }) {
@@ -73,6 +83,16 @@ function Part({ watch, tab }: { watch: Watch; tab: string }): ComponentChildren 
   switch (tab) {
     case "logs":
       return <LogsTab name={watch.name} />;
+    case "calls":
+      return <Calls name={watch.name} />;
+    case "revisions":
+      return <Revisions watch={watch} />;
+    case "settings":
+      return <Settings watch={watch} />;
+    case "state":
+      return <StateBrowser name={watch.name} />;
+    case "schedules":
+      return <Schedules watch={watch} />;
     default:
       return <Overview watch={watch} />;
   }

@@ -74,6 +74,9 @@ function LastFailure({ detail }: { detail: FunctionDetail }) {
 }
 
 function Charts({ watch, columns, long, detail }: { watch: Watch; columns: Column[]; long: boolean; detail: FunctionDetail }) {
+  // The axis grows with what is known, so that the first minute is not a line at the edge.
+  const slots = long ? Math.max(20, columns.length) : Math.max(45, columns.length);
+  const shownMs = slots * (long ? 30_000 : 2000);
   const times = useMemo(() => columns.map((one) => one.at), [columns]);
   const heat = useMemo(() => columns.map((one) => ({ at: one.at, counts: one.request })), [columns]);
   const rates = useMemo(
@@ -106,15 +109,15 @@ function Charts({ watch, columns, long, detail }: { watch: Watch; columns: Colum
   return (
     <>
       {watch.measured.value ? (
-        <HeatMap columns={heat} bounds={watch.bounds.value} slots={long ? 120 : 150} what="calls" />
+        <HeatMap columns={heat} bounds={watch.bounds.value} slots={slots} what="calls" />
       ) : (
         <Empty title="This node does not tell how long calls take." command="mote upgrade">
           The latency heat map needs a newer version of mote.
         </Empty>
       )}
       <div class="columns columns-flush">
-        <Lines title="Calls per second" times={times} span={long ? 3_600_000 : 300_000} lines={rates} unit={figure} summary={`${shown}: ${plural(calls, "call")}, ${count(failed)} failed, at most ${figure(high)} per second.`} />
-        <Lines title="Instances" times={times} span={long ? 3_600_000 : 300_000} lines={instances} unit={figure} whole least={2} summary={`${shown}: ${plural(counts[counts.length - 1]!, "instance")} now, between ${Math.min(...counts)} and ${Math.max(...counts)}.`} />
+        <Lines title="Calls per second" times={times} span={shownMs} lines={rates} unit={figure} summary={`${shown}: ${plural(calls, "call")}, ${count(failed)} failed, at most ${figure(high)} per second.`} />
+        <Lines title="Instances" times={times} span={shownMs} lines={instances} unit={figure} whole least={2} summary={`${shown}: ${plural(counts[counts.length - 1]!, "instance")} now, between ${Math.min(...counts)} and ${Math.max(...counts)}.`} />
       </div>
     </>
   );
@@ -136,7 +139,7 @@ function Phases({ watch, columns }: { watch: Watch; columns: Column[] }) {
   const text = (value: number | undefined) => (value === undefined ? "–" : micros(value));
   return (
     <Panel title="Where the time goes" aside={<span class="quiet">in the time shown</span>}>
-      <table class="table table-dense">
+      <table class="table table-dense phases">
         <caption class="sr-only">Percentiles by phase</caption>
         <thead>
           <tr>
