@@ -1,7 +1,10 @@
 // Text from functions and callers, for the screen and for a shell.
 
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/;
+
 /** Leaves colour codes out, and replaces characters that would hide or turn around the text next to them. */
 export function clean(text: string): string {
+  if (!HIDDEN.test(text)) return text;
   return text
     .replace(/\u001b\[[\d;]*m/g, "")
     .replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g, "\ufffd");

@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { ApiError, call, functionPath } from "../lib/api";
+import { clean } from "../lib/text";
 import type { LogLine } from "../lib/types";
 
 export const LINES_MAX = 100_000;
@@ -126,11 +127,12 @@ export class LogReader {
       const { done, value } = await reader.read();
       if (signal.aborted) return;
       if (done) break;
-      const parts = (rest + value).split("\n");
-      rest = parts.pop()!;
+      const text = rest + value;
       let began = performance.now();
-      for (const part of parts) {
-        if (part !== "") this.take(part);
+      let from = 0;
+      for (let end = text.indexOf("\n"); end >= 0; end = text.indexOf("\n", from)) {
+        if (end > from) this.take(text.slice(from, end));
+        from = end + 1;
         if (performance.now() - began > SLICE_MS) {
           this.publish();
           await breath();
@@ -138,6 +140,7 @@ export class LogReader {
           began = performance.now();
         }
       }
+      rest = text.slice(from);
       this.publish();
     }
     if (rest !== "") this.take(rest);
@@ -164,6 +167,7 @@ export class LogReader {
     this.atLastTime.add(mark);
     this.seq += 1;
     line.seq = this.seq;
+    line.message = clean(line.message);
     this.lines.push(line);
     this.total += 1;
     if (!this.filtering && this.fits(line)) this.shown.push(line);

@@ -2,10 +2,20 @@
 
 import { signal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError } from "../lib/api";
 import { day, relative } from "../lib/format";
 import { turn } from "../store/node";
+
+let last = 0;
+
+/** An id that no other element of the page has. */
+function useUnique(): string {
+  return useMemo(() => {
+    last += 1;
+    return `id-${last}`;
+  }, []);
+}
 
 const PATHS: Record<string, string> = {
   ok: "M3.5 8.5l3 3 6-7",
@@ -54,13 +64,11 @@ export function toneOf(state: string): "ok" | "warn" | "fail" | "busy" | "quiet"
   return "quiet";
 }
 
-export function Panel(props: { title: string; aside?: ComponentChildren; children: ComponentChildren; class?: string; level?: 2 | 3 }) {
-  const id = useId();
-  const Heading = `h${props.level ?? 2}` as "h2";
+export function Panel(props: { title: string; aside?: ComponentChildren; children: ComponentChildren; class?: string }) {
   return (
-    <section class={`panel ${props.class ?? ""}`} aria-labelledby={id}>
+    <section class={`panel ${props.class ?? ""}`}>
       <header class="panel-head">
-        <Heading id={id}>{props.title}</Heading>
+        <h2>{props.title}</h2>
         {props.aside ? <div class="panel-aside">{props.aside}</div> : null}
       </header>
       {props.children}
@@ -122,7 +130,7 @@ export function CopyButton({ text, what }: { text: string; what: string }) {
     timer.current = setTimeout(() => setDone(false), 1600);
   };
   return (
-    <button type="button" class="button button-small copy" onClick={() => void copy()} aria-label={`Copy ${what}`}>
+    <button type="button" class="button button-small copy" onClick={() => void copy()} aria-label={`${done ? "Copied" : "Copy"}: ${what}`}>
       <Icon name={done ? "ok" : "copy"} />
       <span class="copy-word">{done ? "Copied" : "Copy"}</span>
     </button>
@@ -189,7 +197,7 @@ export function When({ at }: { at: string | number }) {
 /** A button that asks before it acts. */
 export function Confirm(props: { label: string; question: string; yes: string; onYes: () => void | Promise<void>; disabled?: boolean; small?: boolean; plain?: boolean; name?: string }) {
   const dialog = useRef<HTMLDialogElement>(null);
-  const id = useId();
+  const id = useUnique();
   return (
     <>
       <button
@@ -217,8 +225,8 @@ export function Confirm(props: { label: string; question: string; yes: string; o
 }
 
 export function Field(props: { label: string; hint?: string; children: (id: string, described?: string) => JSX.Element; class?: string }) {
-  const id = useId();
-  const hint = useId();
+  const id = useUnique();
+  const hint = useUnique();
   return (
     <div class={`field ${props.class ?? ""}`}>
       <label for={id}>{props.label}</label>

@@ -45,6 +45,16 @@ export function make(root: ShadowRoot, text: string, language: Language, label: 
         keymap.of([...defaultKeymap, ...historyKeymap, indentWithTab]),
         language === "python" ? python() : language === "javascript" ? javascript() : [],
         look,
+        // If the browser itself replaced a selection, it would keep its look with a style attribute,
+        // which the policy of the page forbids and reports.
+        EditorView.domEventHandlers({
+          beforeinput: (event, view) => {
+            if (event.inputType !== "insertText" || !event.data || view.composing || view.state.selection.main.empty) return false;
+            event.preventDefault();
+            view.dispatch(view.state.replaceSelection(event.data), { userEvent: "input.type", scrollIntoView: true });
+            return true;
+          },
+        }),
         EditorView.lineWrapping,
         EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false" }),
         EditorView.updateListener.of((update) => {
@@ -53,9 +63,5 @@ export function make(root: ShadowRoot, text: string, language: Language, label: 
       ],
     }),
   });
-  return {
-    text: () => view.state.doc.toString(),
-    replace: (next: string) => view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: next } }),
-    destroy: () => view.destroy(),
-  };
+  return { destroy: () => view.destroy() };
 }

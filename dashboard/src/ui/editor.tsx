@@ -6,6 +6,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 export type Language = "python" | "javascript" | "text";
 
 interface Props {
+  /** The text at the beginning; the editor owns it from then on. */
   value: string;
   language: Language;
   label: string;
@@ -17,7 +18,7 @@ export function Editor({ value, language, label, change }: Props) {
   const [state, setState] = useState<"loading" | "ready" | "plain">("loading");
   const latest = useRef({ value, change });
   latest.current = { value, change };
-  const editor = useRef<{ text: () => string; replace: (text: string) => void; destroy: () => void } | undefined>(undefined);
+  const editor = useRef<{ destroy: () => void } | undefined>(undefined);
 
   useEffect(() => {
     let current = true;
@@ -37,10 +38,6 @@ export function Editor({ value, language, label, change }: Props) {
       editor.current = undefined;
     };
   }, [language, label]);
-
-  useEffect(() => {
-    if (editor.current && editor.current.text() !== value) editor.current.replace(value);
-  }, [value, state]);
 
   return (
     <>

@@ -4,12 +4,11 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { clock, count, day } from "../lib/format";
 import { to } from "../lib/route";
-import { clean } from "../lib/text";
 import { LINES_MAX, LogReader, type Numbered } from "../store/logs";
 import { CopyButton, Empty, Failure, Icon } from "./base";
 import { useWindow } from "./virtual";
 
-const ROW = 22;
+const ROW = 24;
 
 interface Props {
   name: string;
@@ -135,7 +134,7 @@ export function Logs({ name, invocation, follow, short }: Props) {
               <button type="button" class="log-open" aria-expanded={chosen?.seq === line.seq} onClick={() => setChosen(chosen?.seq === line.seq ? undefined : line)}>
                 <span class="log-time">{clock(line.time, true)}</span>
                 <span class="log-level">{line.level}</span>
-                <span class="log-text">{clean(line.message.slice(0, 600))}</span>
+                <span class="log-text">{line.message.slice(0, 600)}</span>
               </button>
               {line.invocation && !invocation ? (
                 <a class="log-call" href={to(["call", line.invocation], { function: name })} title={`Call ${line.invocation}`}>
@@ -175,7 +174,7 @@ function Whole({ line, name, close }: { line: Numbered; name: string; close: () 
           <button type="button" class="button button-small" onClick={close}>Close</button>
         </div>
       </div>
-      <pre class="log-message" tabIndex={0} role="group" aria-label="Chosen line">{clean(line.message)}</pre>
+      <pre class="log-message" tabIndex={0} role="group" aria-label="Chosen line">{line.message}</pre>
     </div>
   );
 }

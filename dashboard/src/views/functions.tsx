@@ -104,7 +104,7 @@ function Table({ rows }: { rows: Summary[] }) {
             <th scope="col">Function</th>
             <th scope="col">State</th>
             <th scope="col" class="num">Instances</th>
-            <th scope="col" class="rate-column">Calls per second</th>
+            <th scope="col" class="rate-column">Calls/s</th>
             <th scope="col" class="num">Median</th>
             <th scope="col" class="num"><abbr title="99th percentile">p99</abbr></th>
             <th scope="col" class="num">Failed</th>

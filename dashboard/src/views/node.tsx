@@ -1,7 +1,9 @@
 // The start: what runs, who holds the memory, what happens, what is wrong, and who reaches the node.
 
 import { useEffect } from "preact/hooks";
+import { call } from "../lib/api";
 import { bytes, count, figure, percent, plural, span } from "../lib/format";
+import { usePoll } from "../lib/poll";
 import { to } from "../lib/route";
 import type { Check, FunctionDetail, NodeStatus } from "../lib/types";
 import { details, doctor, events, functions, refreshDoctor, series, status, total, turn, watchEvents, type NodeEvent } from "../store/node";
@@ -46,7 +48,7 @@ function Figures() {
   const first = functions.value === undefined;
   return (
     <dl class="stats">
-      <Stat label="Functions" value={first ? "–" : count(functions.value!.length)} note={first ? "" : `${count(functions.value!.filter((one) => one.instances > 0).length)} have instances`} />
+      <Stat label="Functions" value={first ? "–" : count(functions.value!.length)} note={first ? "" : `${count(functions.value!.filter((one) => one.instances > 0).length)} with instances`} />
       <Stat label="Instances" value={first ? "–" : count(sum.instances)} note={sum.starting > 0 ? `${count(sum.starting)} starting` : "none starting"} />
       <Stat label="Calls" value={`${figure(rate)} /s`} note={`${count(sum.running)} running, ${count(sum.queued)} waiting`} />
       <Stat label="Failed" value={`${figure(failed)} /s`} note={`${count(sum.failed)} of ${count(sum.calls)} since the start`} {...(failed > 0 ? { tone: "fail" as const } : {})} />
@@ -191,13 +193,41 @@ function Happening({ event }: { event: NodeEvent }) {
   );
 }
 
+/** The metrics of all functions come with it, so it is not asked for often. */
+const REFUSED_EVERY_MS = 30_000;
+/** With more functions, the metrics are too much for a page. */
+const REFUSED_FUNCTIONS_MAX = 200;
+
+/** Calls that were refused before they reached a function, by code. */
+async function readRefused(abort: AbortSignal): Promise<{ code: string; count: number }[]> {
+  if ((functions.value?.length ?? 0) > REFUSED_FUNCTIONS_MAX) return [];
+  const answer = await call("/metrics", { signal: abort });
+  const found = (await answer.text()).matchAll(/^mote_refused_calls_total\{code="(M\d+)"\} (\d+)$/gm);
+  return [...found].map((match) => ({ code: match[1]!, count: Number(match[2]) })).filter((one) => one.count > 0);
+}
+
 function Failing() {
   void turn.value;
   const list = (functions.value ?? []).filter((one) => one.last_error || one.requests.failed > 0);
+  const refused = usePoll("refused", REFUSED_EVERY_MS, readRefused).data.value ?? [];
   list.sort((a, b) => (b.last_error?.time ?? "").localeCompare(a.last_error?.time ?? ""));
   return (
-    <Panel title="Failed calls" aside={<span class="quiet">since the start</span>}>
-      {list.length === 0 ? (
+    <Panel title="Failed and refused calls" aside={<span class="quiet">since the start</span>}>
+      {refused.length > 0 ? (
+        <table class="table table-dense">
+          <caption class="sr-only">Calls refused before they reached a function</caption>
+          <tbody>
+            {refused.map((one) => (
+              <tr key={one.code}>
+                <th scope="row">refused with <code>{one.code}</code></th>
+                <td class="num">{count(one.count)}</td>
+                <td class="quiet"><code>mote explain {one.code}</code></td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      ) : null}
+      {list.length === 0 && refused.length > 0 ? null : list.length === 0 ? (
         <Empty title="No call has failed.">Functions whose calls fail or are refused appear here with the last error.</Empty>
       ) : (
         <ul class="failing">

@@ -142,7 +142,7 @@ function Accepted({ name }: { name: string }) {
                   <td class="wrap">{one.fault ? <><code>{one.fault}</code> {one.detail ?? ""}</> : (one.status ?? "–")}</td>
                   <td class="num">
                     {one.state === "dead" && mayDeploy() ? (
-                      <button type="button" class="button button-small" disabled={action.busy} aria-label={`Run ${one.id} again`} onClick={() => void act(() => send("POST", `/v1/invocations/${encodeURIComponent(one.id)}/retry`), "It waits to run again.")}>
+                      <button type="button" class="button button-small" disabled={action.busy} aria-label={`Run again ${one.id}`} onClick={() => void act(() => send("POST", `/v1/invocations/${encodeURIComponent(one.id)}/retry`), "It waits to run again.")}>
                         Run again
                       </button>
                     ) : null}

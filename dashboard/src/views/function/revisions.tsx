@@ -67,7 +67,7 @@ export function Revisions({ watch }: { watch: Watch }) {
                         <Confirm
                           plain
                           label="Send all traffic here"
-                          name={`Send all traffic to revision ${one.revision}`}
+                          name={`Send all traffic here: revision ${one.revision}`}
                           question={`Send all traffic of ${name} to revision ${one.revision}? An instance of it is started first; if it does not become ready, nothing changes.`}
                           yes="Send all traffic"
                           onYes={() => void rollback(one.revision)}

@@ -1,0 +1,73 @@
+const MANY = 1000;
+
+export default async function ({ step, check, until, newPage, login, open, api, accessible }) {
+  const page = await newPage();
+  step.page = page;
+  await login(page);
+
+  await step("functions: the list has state and language", async () => {
+    await open(page, "functions");
+    await page.waitForSelector("a:has-text('e2e-echo')");
+    check(/python/.test(await page.textContent("tr:has-text('e2e-echo')")), "no language");
+    await accessible(page);
+  });
+  await step("functions: the search filters and stays in the address", async () => {
+    await page.fill("input[type=search]", "e2e-ho");
+    await until(async () => (await page.locator(".functions tbody tr:not(.spacer)").count()) === 1, "one row");
+    check(page.url().includes("q=e2e-ho"), page.url());
+    await page.reload();
+    await until(async () => (await page.locator(".functions tbody tr:not(.spacer)").count()) === 1, "one row after a reload");
+  });
+  await step("functions: nothing found is said", async () => {
+    await page.fill("input[type=search]", "<b>none</b>");
+    await page.waitForSelector("text=No function fits “<b>none</b>”.");
+    await page.fill("input[type=search]", "");
+  });
+  await step("functions: they can be ordered", async () => {
+    page.allowed.push(/e2e-fails/);
+    await api(page, "POST", "/v1/functions/e2e-fails/invoke");
+    await page.selectOption("select", "failed");
+    await until(async () => (await page.textContent(".functions tbody a")) === "e2e-fails", "the failing one first");
+    await page.selectOption("select", "name");
+  });
+  await step("functions: a row opens with the keyboard, and the heading has the focus", async () => {
+    await page.focus("a:has-text('e2e-echo')");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("h1:has-text('e2e-echo')");
+    await until(() => page.evaluate(() => document.activeElement?.tagName === "H1"), "the focus on the heading");
+    check((await page.title()) === "e2e-echo · mote", await page.title());
+  });
+  await step("functions: a function that does not exist is explained", async () => {
+    page.allowed.push(/no-such-function/);
+    await open(page, "functions/no-such-function");
+    await page.waitForSelector("text=There is no function no-such-function.");
+  });
+  await step(`functions: ${MANY} of them scroll and are searched at once`, async () => {
+    const big = await newPage();
+    await login(big);
+    const { text } = await api(big, "GET", "/v1/functions?view=summary");
+    const model = JSON.parse(text).functions[0];
+    const functions = Array.from({ length: MANY }, (_, at) => ({ ...model, name: `many-${String(at).padStart(4, "0")}`, instances: 0 }));
+    await big.route("**/v1/functions?view=summary", (route) => route.fulfill({ json: { functions } }));
+    await open(big, "functions");
+    await big.waitForSelector("text=many-0000");
+    await until(async () => (await big.locator("[aria-rowcount]").getAttribute("aria-rowcount")) === String(MANY + 1), "all rows");
+    check((await big.locator(".functions tbody tr").count()) < 80, "too many rows are drawn");
+    await big.evaluate(() => {
+      const box = document.querySelector(".scroll-tall");
+      box.scrollTop = box.scrollHeight;
+    });
+    await big.waitForSelector("text=many-0999");
+    const took = await big.evaluate(async () => {
+      const field = document.querySelector("input[type=search]");
+      const began = performance.now();
+      field.value = "many-0500";
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+      await new Promise((next) => requestAnimationFrame(() => setTimeout(next, 0)));
+      return performance.now() - began;
+    });
+    await big.waitForSelector("a:has-text('many-0500')");
+    check(took < 200, `the search took ${took} ms`);
+    await big.context().close();
+  });
+}

@@ -1,0 +1,104 @@
+const LINES = 100_000;
+
+export default async function ({ browser, step, check, until, newPage, login, open, api, accessible }) {
+  const page = await newPage();
+  step.page = page;
+  await login(page);
+  const texts = () => page.locator(".log-text").allTextContents();
+
+  await step("logs: lines are live and text, whatever they contain", async () => {
+    await open(page, "functions/e2e-hostile/logs");
+    await page.waitForSelector(".log-line");
+    await api(page, "POST", "/v1/functions/e2e-hostile/invoke");
+    await page.waitForSelector(".log-text:has-text('<img src=x onerror=')");
+    const all = (await texts()).join("\n");
+    check(all.includes("</pre><script>window.__hacked=2</script>"), "the script is not shown as text");
+    check((await page.locator(".log-list img, .log-list script").count()) === 0, "a line became an element");
+    check((await page.evaluate(() => globalThis.__hacked)) === undefined, "a script ran");
+  });
+  await step("logs: colour codes are left out, and text that turns round is made visible", async () => {
+    const line = (await texts()).find((text) => text.includes("javascript:"));
+    check(line?.startsWith("red ") && !/[\u001b\u202e]/.test(line), line);
+  });
+  await step("logs: the page is accessible", () => accessible(page));
+  await step("logs: the search finds text and expressions", async () => {
+    await page.fill("input[type=search]", "onerror");
+    await until(async () => (await texts()).length > 0 && (await texts()).every((text) => text.includes("onerror")), "only lines that fit");
+    await page.fill("input[type=search]", "/^red .*alert/");
+    await until(async () => (await texts()).length > 0 && (await texts()).every((text) => text.startsWith("red")), "lines of the expression");
+    await page.fill("input[type=search]", "nothing fits this");
+    await page.waitForSelector("text=No line fits.");
+    await page.fill("input[type=search]", "");
+  });
+  await step("logs: lines of mote and of the function are told apart", async () => {
+    await page.selectOption("select >> nth=1", "platform");
+    await until(async () => (await page.locator(".log-from-stdout").count()) === 0 && (await texts()).length > 0, "only lines of mote");
+    await page.selectOption("select >> nth=1", "");
+  });
+  await step("logs: a level is a lower bound", async () => {
+    await page.selectOption("select >> nth=0", "error");
+    await until(async () => (await page.locator(".log-info").count()) === 0, "no line with info");
+    await page.selectOption("select >> nth=0", "");
+  });
+  await step("logs: a chosen line is shown whole, and the arrows move", async () => {
+    await page.locator(".log-open").last().click();
+    await page.waitForSelector(".log-message");
+    const before = await page.textContent(".log-message");
+    await page.keyboard.press("ArrowUp");
+    await until(async () => (await page.textContent(".log-message")) !== before, "another line");
+    await accessible(page);
+  });
+  await step("logs: the lines of one call, from a line", async () => {
+    await page.click("text=Only its lines");
+    await page.waitForSelector(".chip");
+    check(page.url().includes("invocation="), page.url());
+    await until(async () => (await texts()).length === 3, "three lines");
+    await page.click(".chip");
+  });
+  await step("call: a line leads to its call and the lines of that call", async () => {
+    await page.waitForSelector(".log-call");
+    await page.locator(".log-call").last().click();
+    await page.waitForSelector("h1:has-text('Call ')");
+    await page.waitForSelector(".log-text:has-text('onerror')");
+    check((await page.locator(".log-line").count()) === 3, "other lines, too");
+    await accessible(page);
+  });
+  await step("call: the phases are shown, or why there is no trace", async () => {
+    await until(async () => (await page.locator(".waterfall tbody tr").count()) > 0 || /no trace/.test(await page.textContent("main")), "phases or a reason");
+  });
+  await step(`logs: ${LINES.toLocaleString("en")} lines without a frame above 50 ms`, async () => {
+    const big = await newPage();
+    await login(big);
+    const one = JSON.stringify({ time: "2026-01-01T00:00:00.000Z", level: "info", message: "line NUMBER with some words that take their room", function: "e2e-echo", revision: 1, invocation: "01M8MA67CA2162X07R199PHG3G", stream: "stdout" });
+    const body = Array.from({ length: LINES }, (_, at) => one.replace("NUMBER", at).replace("00.000Z", `${String(Math.floor(at / 1000) % 60).padStart(2, "0")}.${String(at % 1000).padStart(3, "0")}Z`)).join("\n") + "\n";
+    let sent = false;
+    await big.route("**/e2e-echo/logs?**", (route) => {
+      // The first answer has the lines; the stream then stays open, as that of a node does.
+      if (sent) return undefined;
+      sent = true;
+      return route.fulfill({ contentType: "application/jsonl", body });
+    });
+    await open(big, "functions/e2e-echo");
+    await browser.startTracing(big, { categories: ["toplevel"] });
+    await open(big, "functions/e2e-echo/logs");
+    await until(async () => /100,000 lines/.test(await big.textContent(".log-count").catch(() => "")), "all lines", 60_000);
+    check((await big.locator(".log-line").count()) < 120, "too many rows are drawn");
+    const list = big.locator(".log-list").last();
+    await list.evaluate(async (box) => {
+      for (let at = 0; at < 40; at += 1) {
+        box.scrollTop = (box.scrollHeight / 40) * at;
+        await new Promise((next) => requestAnimationFrame(next));
+      }
+    });
+    await big.fill("input[type=search]", "line 99999 ");
+    await until(async () => (await big.locator(".log-line").count()) === 1, "the line");
+    // The time on the processor, because the machine may do other things at the same time.
+    const { traceEvents } = JSON.parse(await browser.stopTracing());
+    const threads = new Set(traceEvents.filter((one) => one.name === "thread_name" && one.args.name === "CrRendererMain").map((one) => `${one.pid} ${one.tid}`));
+    const tasks = traceEvents.filter((one) => one.ph === "X" && /RunTask/.test(one.name) && threads.has(`${one.pid} ${one.tid}`)).map((one) => (one.tdur ?? 0) / 1000);
+    const longest = Math.max(...tasks);
+    console.log(`     ${tasks.length} tasks, the longest took ${longest.toFixed(1)} ms of the processor`);
+    check(tasks.length > 100 && longest < 50, "a task blocked the page");
+    await big.context().close();
+  });
+}
