@@ -4,6 +4,7 @@ import { effect } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { link, login, logout, readSession, session, sessionEnd, ApiError } from "./lib/api";
+import { count } from "./lib/format";
 import { route, to } from "./lib/route";
 import { setTheme, theme, type Theme } from "./lib/theme";
 import { doctor, functions, startStore, status, stopStore } from "./store/node";
@@ -129,11 +130,11 @@ function Frame() {
       </header>
       <nav class="side" aria-label="Views">
         <ul>
-          {PLACES.map((one) => (
+          {PLACES.filter((one) => one.path !== "fleet" || !session.value?.namespace).map((one) => (
             <li key={one.path}>
               <a href={to(one.path ? [one.path] : [])} aria-current={part === one.path ? "page" : undefined}>
                 <Icon name={one.icon} />
-                {one.name}
+                {one.path === "" && session.value?.namespace ? "Namespace" : one.name}
                 <Badge path={one.path} />
               </a>
             </li>
@@ -150,7 +151,7 @@ function Frame() {
 }
 
 function Badge({ path }: { path: string }) {
-  if (path === "functions" && functions.value) return <span class="badge">{functions.value.length}</span>;
+  if (path === "functions" && functions.value) return <span class="badge">{count(functions.value.length)}</span>;
   const wrong = doctor.value?.checks.filter((one) => one.state === "fail").length ?? 0;
   if (path === "" && wrong > 0) {
     return (
