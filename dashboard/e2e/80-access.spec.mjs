@@ -94,6 +94,24 @@ export default async function ({ base, step, check, until, newPage, login, open,
     await page.click("dialog[open] button[value=yes]");
     await until(async () => (await page.locator("tr:has-text('e2e-space')").count()) === 0, "the end of the namespace");
   });
+  await step("access: a token for a namespace sees that namespace alone", async () => {
+    await api(page, "POST", "/v1/namespaces", JSON.stringify({ name: "e2e-space" }), { "content-type": "application/json" });
+    const made = JSON.parse((await api(page, "POST", "/v1/tokens", JSON.stringify({ name: "e2e-owner", role: "operator", namespace: "e2e-space" }), { "content-type": "application/json" })).text);
+    const owner = await newPage();
+    step.page = owner;
+    await owner.goto(`${base}/dashboard/`);
+    await owner.fill("input[type=password]", made.token);
+    await owner.keyboard.press("Enter");
+    await owner.waitForSelector("h1:has-text('Namespace e2e-space')");
+    await owner.waitForSelector("tr:has-text('Memory of instances')");
+    await accessible(owner);
+    check((await owner.locator("nav a:has-text('Fleet')").count()) === 0, "the fleet is offered");
+    await open(owner, "functions");
+    await owner.waitForSelector("text=There are no functions yet.");
+    await owner.context().close();
+    step.page = page;
+    await api(page, "DELETE", "/v1/namespaces/e2e-space?force=true");
+  });
   await step("access: the record shows what was changed and by whom", async () => {
     await open(page, "access/audit");
     await page.waitForSelector("tr:has-text('/v1/namespaces')");

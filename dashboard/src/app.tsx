@@ -129,11 +129,11 @@ function Frame() {
       </header>
       <nav class="side" aria-label="Views">
         <ul>
-          {PLACES.map((one) => (
+          {PLACES.filter((one) => one.path !== "fleet" || !session.value?.namespace).map((one) => (
             <li key={one.path}>
               <a href={to(one.path ? [one.path] : [])} aria-current={part === one.path ? "page" : undefined}>
                 <Icon name={one.icon} />
-                {one.name}
+                {one.path === "" && session.value?.namespace ? "Namespace" : one.name}
                 <Badge path={one.path} />
               </a>
             </li>

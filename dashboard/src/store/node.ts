@@ -2,7 +2,7 @@
 // follow from two looks at the same function. Runs as long as there is a session.
 
 import { computed, signal } from "@preact/signals";
-import { functionPath, get } from "../lib/api";
+import { functionPath, get, session } from "../lib/api";
 import { poll, type Poll } from "../lib/poll";
 import { Ring } from "../lib/ring";
 import type { DoctorReport, FunctionDetail, NodeStatus, Summary } from "../lib/types";
@@ -59,6 +59,8 @@ export const total = computed(() => {
 });
 
 let polls: Poll<unknown>[] = [];
+let functionsPoll: Poll<unknown> | undefined;
+let doctorPoll: Poll<unknown> | undefined;
 let before = new Map<string, Summary>();
 let beforeAt = 0;
 let watchers = 0;
@@ -66,11 +68,16 @@ const seen = new Set<string>();
 
 export function startStore(): void {
   stopStore();
-  polls = [
+  // A token for a namespace may not read the state of the whole node.
+  const whole = !session.value?.namespace;
+  functionsPoll = poll((abort) => readFunctions(abort), EVERY_MS);
+  polls = [functionsPoll];
+  if (!whole) return;
+  doctorPoll = poll((abort) => get<DoctorReport>("/v1/doctor", abort).then((answer) => (doctor.value = answer)), DOCTOR_EVERY_MS);
+  polls.push(
+    doctorPoll,
     poll((abort) => get<NodeStatus>("/v1/status", abort).then((answer) => (status.value = answer)), EVERY_MS),
-    poll((abort) => readFunctions(abort), EVERY_MS),
-    poll((abort) => get<DoctorReport>("/v1/doctor", abort).then((answer) => (doctor.value = answer)), DOCTOR_EVERY_MS),
-  ];
+  );
 }
 
 export function stopStore(): void {
@@ -88,11 +95,11 @@ export function stopStore(): void {
 }
 
 export function refreshFunctions(): void {
-  polls[1]?.refresh();
+  functionsPoll?.refresh();
 }
 
 export function refreshDoctor(): void {
-  polls[2]?.refresh();
+  doctorPoll?.refresh();
 }
 
 /** While somebody watches, functions whose instances change are looked at more closely. */

@@ -102,7 +102,8 @@ export function Empty(props: { title: string; children?: ComponentChildren; comm
 export function Command({ text, label }: { text: string; label?: string }) {
   return (
     <div class="command">
-      <pre tabIndex={0} role="group" aria-label={label ?? "command"}>{text}</pre>
+      {/* Only a text that may scroll is a stop of the keyboard. */}
+      <pre {...(text.length > 400 ? { tabIndex: 0 } : {})} role="group" aria-label={label ?? "command"}>{text}</pre>
       <CopyButton text={text} what={label ?? "command"} />
     </div>
   );

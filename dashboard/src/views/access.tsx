@@ -8,7 +8,7 @@ import { usePoll } from "../lib/poll";
 import { to } from "../lib/route";
 import { clean } from "../lib/text";
 import type { AuditEntry, CallerKey, Namespace, OperatorToken, Quotas } from "../lib/types";
-import { announce, Command, Confirm, Empty, Failure, Field, Loading, Panel, State, useAction, When } from "../ui/base";
+import { announce, Command, Confirm, Empty, Failure, Field, Icon, Loading, Panel, State, useAction, When } from "../ui/base";
 import { Title } from "../ui/title";
 
 const TABS = [
@@ -19,13 +19,16 @@ const TABS = [
   { tab: "audit", name: "Audit" },
 ];
 
+/** What a token for a namespace may read. */
+const WITHIN = ["keys", "secrets", "namespaces"];
+
 export function AccessView({ tab }: { tab: string }) {
   return (
     <>
       <Title text="Access" lead="Keys open functions to callers. Tokens let people and programs manage the node." />
       <nav class="tabs" aria-label="Parts of access">
         <ul>
-          {TABS.map((one) => (
+          {TABS.filter((one) => !session.value?.namespace || WITHIN.includes(one.tab)).map((one) => (
             <li key={one.tab}>
               <a href={to(["access", one.tab])} aria-current={tab === one.tab ? "page" : undefined}>{one.name}</a>
             </li>
@@ -401,6 +404,7 @@ function Audit() {
       <div class="row bar-row">
         <label class="search">
           <span class="sr-only">Search the record</span>
+          <Icon name="search" />
           <input type="search" placeholder="Search by name, path or status" value={search} onInput={(event) => setSearch(event.currentTarget.value)} />
         </label>
         <p class="quiet">{plural(shown.length, "entry", "entries")}, newest first</p>

@@ -8,13 +8,16 @@ import { clean } from "../lib/text";
 import type { Invocation, Span, Trace, TraceSummary } from "../lib/types";
 import { Command, CopyButton, Empty, Loading, Panel, State, toneOf, When } from "../ui/base";
 import { Logs } from "../ui/logs";
+import { NoTraces } from "./function/calls";
 import { Title } from "../ui/title";
 
 interface Found {
   invocation?: Invocation;
   trace?: Trace;
-  /** Why there is no trace. */
+  /** Why the trace cannot be read. */
   without?: ApiError;
+  /** The node records no traces. */
+  untraced?: boolean;
   function?: string;
 }
 
@@ -33,7 +36,7 @@ export function CallView({ id }: { id: string }) {
   }, [id, name, traceId, turn]);
   const of = found?.function ?? name;
   const invocation = found?.invocation;
-  const span = found?.trace?.spans.find((one) => one.invocation);
+  const span = found?.trace?.spans.find((one) => one.invocation && (one.invocation === id || one.function === of));
   const logged = invocation?.id ?? span?.invocation ?? (found?.trace && !invocation && id === found.trace.trace ? undefined : id);
   return (
     <>
@@ -55,8 +58,8 @@ export function CallView({ id }: { id: string }) {
           <Panel title="Where the time went">
             {found.trace && found.trace.spans.length > 0 ? (
               <Waterfall spans={found.trace.spans} />
-            ) : found.without?.status === 404 && found.without.code === "M1404" ? (
-              <Empty title="The node records no traces.">{found.without.hint ?? "With tracing on, this shows where the time of a call went."}</Empty>
+            ) : found.untraced ? (
+              <NoTraces />
             ) : found.without && found.without.status !== 404 ? (
               <Empty title="The trace cannot be read.">{found.without.message}</Empty>
             ) : (
@@ -88,9 +91,12 @@ async function find(id: string, name: string | undefined, traceId: string | unde
   try {
     let trace = traceId;
     if (!trace) {
-      const query = new URLSearchParams({ limit: "500", ...(of ? { function: of } : {}) });
-      const list = (await get<{ traces: TraceSummary[] }>(`/v1/traces?${query}`)).traces;
-      const match = list.find((one) => one.invocation === id || one.trace === id);
+      const query = new URLSearchParams({ limit: "1000", ...(of ? { function: of } : {}) });
+      const { traces } = await get<{ traces: TraceSummary[] }>(`/v1/traces?${query}`).catch((error: unknown) => {
+        found.untraced = error instanceof ApiError && error.status === 404;
+        throw error;
+      });
+      const match = traces.find((one) => one.invocation === id || one.trace === id);
       trace = match?.trace;
       if (match && !of) found.function = match.function;
     }

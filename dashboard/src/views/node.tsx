@@ -1,18 +1,32 @@
 // The start: what runs, who holds the memory, what happens, what is wrong, and who reaches the node.
 
 import { useEffect } from "preact/hooks";
-import { call } from "../lib/api";
+import { call, get, session } from "../lib/api";
 import { bytes, count, figure, percent, plural, span } from "../lib/format";
 import { usePoll } from "../lib/poll";
 import { to } from "../lib/route";
-import type { Check, FunctionDetail, NodeStatus } from "../lib/types";
+import type { Check, FunctionDetail, Namespace, NodeStatus } from "../lib/types";
 import { details, doctor, events, functions, refreshDoctor, series, status, total, turn, watchEvents, type NodeEvent } from "../store/node";
-import { Command, Empty, Icon, Loading, Panel, Stat, State, toneOf, When } from "../ui/base";
+import { Command, Empty, Failure, Icon, Loading, Panel, Stat, State, toneOf, When } from "../ui/base";
 import { Title } from "../ui/title";
 
 export function NodeView() {
   useEffect(watchEvents, []);
   const node = status.value;
+  const namespace = session.value?.namespace;
+  if (namespace) {
+    return (
+      <>
+        <Title text={`Namespace ${namespace}`} lead="Your token is for this namespace. The state of the whole node is not shown." />
+        <Figures />
+        <div class="columns">
+          <Quota name={namespace} />
+          <Happenings />
+        </div>
+        <Failing />
+      </>
+    );
+  }
   return (
     <>
       <Title text="Node" lead={node ? lead(node) : "Reading the state of the node…"} />
@@ -52,7 +66,7 @@ function Figures() {
       <Stat label="Instances" value={first ? "–" : count(sum.instances)} note={sum.starting > 0 ? `${count(sum.starting)} starting` : "none starting"} />
       <Stat label="Calls" value={`${figure(rate)} /s`} note={`${count(sum.running)} running, ${count(sum.queued)} waiting`} />
       <Stat label="Failed" value={`${figure(failed)} /s`} note={`${count(sum.failed)} of ${count(sum.calls)} since the start`} {...(failed > 0 ? { tone: "fail" as const } : {})} />
-      <Stat label="Memory of the node" value={node ? bytes(node.memory_bytes) : "–"} note="without instances" />
+      {session.value?.namespace ? null : <Stat label="Memory of the node" value={node ? bytes(node.memory_bytes) : "–"} note="without instances" />}
     </dl>
   );
 }
@@ -148,6 +162,46 @@ function Memory() {
   );
 }
 
+/** What the namespace uses, and what it may use. */
+function Quota({ name }: { name: string }) {
+  const list = usePoll(`namespace ${name}`, 5000, (abort) => get<Namespace>(`/v1/namespaces/${encodeURIComponent(name)}`, abort));
+  const one = list.data.value;
+  if (!one) return <Panel title="Limits">{list.error.value ? <Failure error={list.error.value} /> : <Loading what="the limits" />}</Panel>;
+  const { quotas } = one;
+  const rows: [string, number, number | undefined, (value: number) => string][] = [
+    ["Functions", one.functions, quotas.functions, count],
+    ["Instances", one.instances, quotas.instances, count],
+    ["Memory of instances", one.memory_bytes, quotas.memory_bytes, bytes],
+    ["Code", one.disk_bytes, quotas.disk_bytes, bytes],
+    ["State", one.state_bytes, quotas.state_bytes, bytes],
+  ];
+  return (
+    <Panel title="Limits">
+      <table class="table table-dense">
+        <caption class="sr-only">What the namespace uses and may use</caption>
+        <thead>
+          <tr>
+            <th scope="col">What</th>
+            <th scope="col" class="num">Used</th>
+            <th scope="col" class="num">At most</th>
+            <th scope="col" class="bar-column"><span class="sr-only">Share</span></th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map(([what, used, most, text]) => (
+            <tr key={what}>
+              <th scope="row">{what}</th>
+              <td class="num">{text(used)}</td>
+              <td class="num">{most === undefined ? "no limit" : text(most)}</td>
+              <td class="bar-column">{most ? <span class="bar" style={{ width: `${Math.min(100, (used / most) * 100)}%` }} /> : null}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Panel>
+  );
+}
+
 function held(one: FunctionDetail): number {
   return one.limits.memory_bytes * (one.instances.length + one.starting);
 }
@@ -209,7 +263,7 @@ async function readRefused(abort: AbortSignal): Promise<{ code: string; count: n
 function Failing() {
   void turn.value;
   const list = (functions.value ?? []).filter((one) => one.last_error || one.requests.failed > 0);
-  const refused = usePoll("refused", REFUSED_EVERY_MS, readRefused).data.value ?? [];
+  const refused = usePoll("refused", REFUSED_EVERY_MS, session.value?.namespace ? async () => [] : readRefused).data.value ?? [];
   list.sort((a, b) => (b.last_error?.time ?? "").localeCompare(a.last_error?.time ?? ""));
   return (
     <Panel title="Failed and refused calls" aside={<span class="quiet">since the start</span>}>

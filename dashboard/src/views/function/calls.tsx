@@ -6,6 +6,7 @@ import { get, mayDeploy, send } from "../../lib/api";
 import { count, micros } from "../../lib/format";
 import { usePoll } from "../../lib/poll";
 import { to } from "../../lib/route";
+import { clean } from "../../lib/text";
 import type { Invocation, TraceSummary } from "../../lib/types";
 import { announce, Confirm, Empty, Failure, Loading, Panel, State, toneOf, useAction, When } from "../../ui/base";
 
@@ -18,6 +19,14 @@ export function Calls({ name }: { name: string }) {
   );
 }
 
+const OUTCOMES: Record<string, string> = {
+  caller: "caller’s fault",
+  function: "function failed",
+  timeout: "timed out",
+  capacity: "no room",
+  platform: "mote failed",
+};
+
 function Traces({ name }: { name: string }) {
   const traces = usePoll(name, 5000, (abort) => get<{ traces: TraceSummary[] }>(`/v1/traces?function=${encodeURIComponent(name)}&limit=100`, abort));
   const error = traces.error.value;
@@ -25,9 +34,7 @@ function Traces({ name }: { name: string }) {
   return (
     <Panel title="Recent calls" aside={list ? <span class="quiet">newest first</span> : null}>
       {error?.status === 404 ? (
-        <Empty title="The node records no traces.">
-          {error.hint ?? "With tracing on, each call appears here with the time that it spent in each phase."}
-        </Empty>
+        <NoTraces />
       ) : error && !list ? (
         <Failure error={error} retry={traces.refresh} />
       ) : !list ? (
@@ -54,10 +61,11 @@ function Traces({ name }: { name: string }) {
                     <a href={to(["call", one.invocation ?? one.trace], { function: name, trace: one.trace })}>
                       <code>{(one.invocation ?? one.trace).slice(-8)}</code>
                     </a>
+                    {one.name ? <span class="under">{clean(one.name)}</span> : null}
                   </th>
                   <td><When at={one.started_at} /></td>
                   <td>{one.trigger ?? "–"}</td>
-                  <td><State word={one.status === undefined || one.status === one.outcome ? one.outcome : `${one.outcome} (${one.status})`} tone={one.outcome === "ok" ? "ok" : "fail"} /></td>
+                  <td><State word={`${OUTCOMES[one.outcome] ?? one.outcome}${one.status ? ` (${one.status})` : ""}`} tone={one.outcome === "ok" ? "ok" : "fail"} /></td>
                   <td class="num">{micros(one.duration_us)}</td>
                   <td>{one.cold ? "cold" : "warm"}</td>
                 </tr>
@@ -67,6 +75,15 @@ function Traces({ name }: { name: string }) {
         </div>
       )}
     </Panel>
+  );
+}
+
+/** What is shown while the setting `trace` is off. */
+export function NoTraces() {
+  return (
+    <Empty title="The node records no traces." command="mote up --trace 1%">
+      With traces, calls appear here with the time that they spent in each phase. The setting trace turns them on:
+    </Empty>
   );
 }
 
