@@ -47,8 +47,10 @@ export default async function ({ browser, step, check, until, newPage, login, op
     await page.keyboard.press("ArrowUp");
     await until(async () => (await page.textContent(".log-message")) !== before, "another line");
     await accessible(page);
+    await page.click("button:text-is('Close')");
   });
   await step("logs: the lines of one call, from a line", async () => {
+    await page.locator(".log-open:has-text('onerror')").last().click();
     await page.click("text=Only its lines");
     await page.waitForSelector(".chip");
     check(page.url().includes("invocation="), page.url());

@@ -38,6 +38,7 @@ export default async function ({ step, check, until, newPage, login, open, api, 
     const before = asked;
     await new Promise((next) => setTimeout(next, 5000)); // measured: a page that does not wait asks twice
     check(asked === before, `${asked - before} requests in 5 s`);
+    await page.waitForSelector(".connection:has-text('fewer requests')", { timeout: 1000 });
     await page.unroute("**/v1/functions?view=summary");
     await page.reload();
     await page.waitForSelector("nav[aria-label=Views]");

@@ -25,6 +25,22 @@ export class ApiError extends Error {
   }
 }
 
+/** How long the page says that the node asked for fewer requests, if the node gave no time. */
+const LIMITED_MS = 5000;
+let limited: ReturnType<typeof setTimeout> | undefined;
+
+/** Takes note of an answer. One that succeeds does not end the time for which another was put off. */
+function answered(tooMany: boolean, waitMs = LIMITED_MS): void {
+  if (tooMany) {
+    clearTimeout(limited);
+    limited = setTimeout(() => {
+      limited = undefined;
+      if (link.value === "limited") link.value = "up";
+    }, waitMs);
+  }
+  link.value = limited === undefined ? "up" : "limited";
+}
+
 const NO_ANSWER = "The node does not answer.";
 
 function refusal(status: number, text: string, retryAfter: string | null): ApiError {
@@ -81,12 +97,13 @@ export async function call(path: string, options: Call = {}): Promise<Response> 
     throw new ApiError(0, "", NO_ANSWER);
   }
   if (answer.ok || (options.raw && !answer.headers.get("mote-fault")?.startsWith("M14"))) {
-    link.value = "up";
+    answered(false);
     return answer;
   }
   const error = refusal(answer.status, await answer.text().catch(() => ""), answer.headers.get("retry-after"));
   // A proxy in front of a node that is down answers 502 or 504 without a problem of the node.
-  link.value = error.status === 429 ? "limited" : error.status >= 502 && !error.code ? "lost" : "up";
+  if (error.status >= 502 && !error.code) link.value = "lost";
+  else answered(error.status === 429, error.retryAfterMs);
   if (error.status === 401 && !options.keepSession && session.value) {
     sessionEnd.value = "Your session has ended. Log in again to go on.";
     session.value = null;
