@@ -1,3 +1,5 @@
+import { readFile } from "node:fs/promises";
+
 const LINES = 100_000;
 
 export default async function ({ browser, step, check, until, newPage, login, open, api, accessible }) {
@@ -39,6 +41,13 @@ export default async function ({ browser, step, check, until, newPage, login, op
     await page.selectOption("select >> nth=0", "error");
     await until(async () => (await page.locator(".log-info").count()) === 0, "no line with info");
     await page.selectOption("select >> nth=0", "");
+  });
+  await step("logs: the lines are saved as a file of JSON lines", async () => {
+    const waiting = page.waitForEvent("download");
+    await page.click("button:text-is('Save')");
+    const download = await waiting;
+    const lines = (await readFile(await download.path(), "utf8")).split("\n");
+    check(download.suggestedFilename() === "e2e-hostile.jsonl" && JSON.parse(lines[0]).function === "e2e-hostile", lines[0]);
   });
   await step("logs: a chosen line is shown whole, and the arrows move", async () => {
     await page.locator(".log-open").last().click();

@@ -63,6 +63,14 @@ export default async function ({ step, check, until, newPage, login, open, acces
     await page.waitForSelector("h1:has-text('Call ')");
     await page.waitForSelector(".log-text:has-text('ValueError')");
   });
+  await step("try: a path with other letters and spaces arrives", async () => {
+    await open(page, "try/e2e-echo");
+    await page.fill("input >> nth=1", "/grün und/日本?q=ü");
+    await page.click("button[type=submit]:has-text('Send')");
+    await page.waitForSelector("text=status 200", { timeout: 30_000 });
+    const answer = JSON.parse(await page.textContent("pre[aria-label='Body of the answer']"));
+    check(decodeURIComponent(answer.path) === "/grün und/日本" && decodeURIComponent(answer.query) === "q=ü", JSON.stringify(answer));
+  });
   await step("try: a path must begin with a slash", async () => {
     await open(page, "try/e2e-echo");
     await page.fill("input >> nth=1", "no-slash");

@@ -4,6 +4,7 @@ import { effect } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { link, login, logout, readSession, session, sessionEnd, ApiError } from "./lib/api";
+import { count } from "./lib/format";
 import { route, to } from "./lib/route";
 import { setTheme, theme, type Theme } from "./lib/theme";
 import { doctor, functions, startStore, status, stopStore } from "./store/node";
@@ -150,7 +151,7 @@ function Frame() {
 }
 
 function Badge({ path }: { path: string }) {
-  if (path === "functions" && functions.value) return <span class="badge">{functions.value.length}</span>;
+  if (path === "functions" && functions.value) return <span class="badge">{count(functions.value.length)}</span>;
   const wrong = doctor.value?.checks.filter((one) => one.state === "fail").length ?? 0;
   if (path === "" && wrong > 0) {
     return (

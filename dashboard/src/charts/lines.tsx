@@ -30,6 +30,8 @@ interface Props {
   /** The lowest maximum of the axis. */
   least?: number;
   whole?: boolean;
+  /** Moments of which the list next to the chart gives the reasons. */
+  marks?: { at: number; colour: string }[];
 }
 
 export function Lines(props: Props) {
@@ -126,11 +128,25 @@ function options(latest: { current: Props }, width: number, height: number): uPl
   const text = colour("--text-quiet");
   const font = `11px ${getComputedStyle(document.body).fontFamily}`;
   const props = latest.current;
+  const colours = new Map(["--ok", "--line-strong"].map((name) => [name, colour(name)]));
   return {
     width: Math.max(width, 120),
     height,
     padding: [8, 26, 0, 0],
     legend: { show: false },
+    hooks: {
+      draw: [
+        (u) => {
+          for (const mark of latest.current.marks ?? []) {
+            const x = Math.round(u.valToPos(mark.at / 1000, "x", true));
+            if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) continue;
+            u.ctx.fillStyle = colours.get(mark.colour) ?? text;
+            u.ctx.fillRect(x, u.bbox.top, Math.max(1, devicePixelRatio), u.bbox.height);
+            u.ctx.fillRect(x - 3 * devicePixelRatio, u.bbox.top, 7 * devicePixelRatio, 4 * devicePixelRatio);
+          }
+        },
+      ],
+    },
     cursor: { drag: { x: false, y: false }, points: { size: 6 }, sync: { key: "function" } },
     scales: {
       x: {

@@ -27,14 +27,14 @@ export function bytes(value: number): string {
 
 /** A duration in microseconds. */
 export function micros(value: number): string {
-  if (value < 1000) return `${figure(value)} µs`;
-  if (value < 1_000_000) return `${figure(value / 1000)} ms`;
+  if (value < 999.5) return `${figure(value)} µs`;
+  if (value < 999_500) return `${figure(value / 1000)} ms`;
   return span(value / 1000);
 }
 
 /** A duration in milliseconds. */
 export function span(ms: number): string {
-  if (ms < 1000) return `${figure(ms)} ms`;
+  if (ms < 999.5) return `${figure(ms)} ms`;
   const s = ms / 1000;
   if (s < 60) return `${figure(s)} s`;
   const parts: [number, string][] = [[86_400, "d"], [3600, "h"], [60, "min"], [1, "s"]];

@@ -15,6 +15,8 @@ import { Title } from "../ui/title";
 /** Folders that are not part of a function. */
 const LEFT_OUT = /(^|\/)(\.git|\.hg|\.svn|__pycache__|\.venv|node_modules\/\.cache|\.DS_Store)(\/|$)/;
 const FILES_MAX = 20_000;
+/** The page holds the files in memory while it packs them. */
+const BYTES_MAX = 512 * 1024 * 1024;
 const NAME = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$/;
 
 interface Source {
@@ -169,6 +171,8 @@ async function sourceOf(found: { path: string; file: File }[]): Promise<Source> 
   if (list.length === 1 && /\.(tar|tar\.gz|tgz)$/i.test(only.file.name)) {
     return { title: only.file.name, name: nameOf(only.file.name), files: [], archive: only.file };
   }
+  const size = list.reduce((sum, { file }) => sum + file.size, 0);
+  if (size > BYTES_MAX) throw new Error(`These files have ${bytes(size)}. Above ${bytes(BYTES_MAX)}, use the command line: mote deploy FOLDER`);
   // What lies in one folder is the function's folder.
   const top = only.path.split("/")[0]!;
   const inFolder = only.path.includes("/") && list.every(({ path }) => path.startsWith(`${top}/`));

@@ -160,7 +160,7 @@ async function invoke(name: string, method: string, path: string, headers: Heade
   try {
     answer = await call(functionPath(name, "/invoke"), {
       method: "POST",
-      headers: { ...sent, "mote-method": method, "mote-path": path },
+      headers: { ...sent, "mote-method": method, "mote-path": encoded(path) },
       raw: true,
       signal,
       ...(body ? { body } : {}),
@@ -185,6 +185,11 @@ async function invoke(name: string, method: string, path: string, headers: Heade
     ...(invocation ? { invocation } : {}),
     ...(fault ? { fault } : {}),
   };
+}
+
+/** The path as it is sent: what is not plain ASCII is written with percent signs. */
+function encoded(path: string): string {
+  return path.replace(/[^\x21-\x7e]+/gu, encodeURIComponent);
 }
 
 /** Reads `queue;dur=0.1, init;dur=7`. */
@@ -299,7 +304,7 @@ function Commands({ detail, method, path, headers, body }: { detail: FunctionDet
   const [secrets, setSecrets] = useState(false);
   const shown = headers.map((one) => ({ name: one.name.trim(), value: isSecret(one.name.trim()) && !secrets ? MASK : one.value }));
   const hidden = headers.some((one) => isSecret(one.name.trim()));
-  const place = path === "/" ? "" : path;
+  const place = path === "/" ? "" : encoded(path);
   const { urls } = detail;
   const parts = (list: string[]) => list.filter(Boolean).join(" ");
   const curl = urls.http
@@ -308,7 +313,7 @@ function Commands({ detail, method, path, headers, body }: { detail: FunctionDet
   const coapMethod = { GET: "get", POST: "post", PUT: "put", DELETE: "delete", PATCH: "patch" }[method];
   const type = /json/.test(headers.find((one) => one.name.trim().toLowerCase() === "content-type")?.value ?? "") ? "-t json" : "";
   const coap = urls.coap && coapMethod ? parts(["coap-client", `-m ${coapMethod}`, body ? `-e ${quoted(body)}` : "", body ? type : "", quoted(urls.coap + place)]) : undefined;
-  const own = parts(["mote invoke", detail.name, `-m ${method}`, place ? `--path ${quoted(path)}` : "", ...shown.map((one) => `-H ${quoted(`${one.name}: ${one.value}`)}`), body ? `-d ${quoted(body)}` : ""]);
+  const own = parts(["mote invoke", detail.name, `-m ${method}`, place ? `--path ${quoted(place)}` : "", ...shown.map((one) => `-H ${quoted(`${one.name}: ${one.value}`)}`), body ? `-d ${quoted(body)}` : ""]);
   return (
     <Panel
       title="The same as a command line"

@@ -94,6 +94,10 @@ function Charts({ watch, columns, long, detail }: { watch: Watch; columns: Colum
     ],
     [columns],
   );
+  const marks = useMemo(
+    () => changesOf(detail).map((one) => ({ at: one.at, colour: one.kind === "start" ? "--ok" : "--line-strong" })),
+    [detail],
+  );
   if (columns.length === 0) {
     return (
       <Empty title="The first measurement takes two seconds." command={`mote bench ${detail.name}`}>
@@ -117,7 +121,7 @@ function Charts({ watch, columns, long, detail }: { watch: Watch; columns: Colum
       )}
       <div class="columns columns-flush">
         <Lines title="Calls per second" times={times} span={shownMs} lines={rates} unit={figure} summary={`${shown}: ${plural(calls, "call")}, ${count(failed)} failed, at most ${figure(high)} per second.`} />
-        <Lines title="Instances" times={times} span={shownMs} lines={instances} unit={figure} whole least={2} summary={`${shown}: ${plural(counts[counts.length - 1]!, "instance")} now, between ${Math.min(...counts)} and ${Math.max(...counts)}.`} />
+        <Lines title="Instances" times={times} span={shownMs} lines={instances} unit={figure} whole least={2} marks={marks} summary={`${shown}: ${plural(counts[counts.length - 1]!, "instance")} now, between ${Math.min(...counts)} and ${Math.max(...counts)}. Marks are starts and stops; their reasons are listed below.`} />
       </div>
     </>
   );
