@@ -35,6 +35,7 @@ KUBERNETES_BUILT = "MOTE_KUBERNETES_BUILT"
 PROGRAM_SECONDS_MAX = 1_200
 # Programs that take minutes. They begin first, so that none of them is left for the end.
 LONG = [
+    "dashboard",
     "cloudevents",
     "oracle",
     "coap_interop",

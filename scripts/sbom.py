@@ -1,11 +1,12 @@
-"""Writes the list of the crates in the programs of mote (CycloneDX 1.5, JSON).
+"""Writes the list of the crates and npm packages in the programs of mote (CycloneDX 1.5, JSON).
 
 Usage: sbom.py TARGET EPOCH PACKAGE…
 
 The crates are those that `cargo tree` names for TARGET, without those that only builds and tests
-use. Equal sources make an equal list; EPOCH is the time in it, in seconds since 1970.
+use. The npm packages are those of the dashboard. Equal sources make an equal list; EPOCH is the time in it, in seconds since 1970.
 """
 
+import base64
 import datetime
 import json
 import subprocess
@@ -53,6 +54,35 @@ def component(package: dict, checksum: str | None) -> dict:
     return found
 
 
+def of_dashboard() -> list[dict]:
+    """The npm packages in the page that the program contains."""
+    with open("dashboard/package-lock.json", encoding="utf-8") as file:
+        packages = json.load(file)["packages"]
+    found = []
+    for path, package in packages.items():
+        if not path or package.get("dev"):
+            continue
+        name = path.rpartition("node_modules/")[2]
+        hash_name, _, encoded = package["integrity"].partition("-")
+        found.append(
+            {
+                "type": "library",
+                "bom-ref": f"npm:{name}@{package['version']}",
+                "name": name,
+                "version": package["version"],
+                "licenses": [{"expression": package["license"]}],
+                "purl": f"pkg:npm/{name.replace('@', '%40')}@{package['version']}",
+                "hashes": [
+                    {
+                        "alg": hash_name.upper().replace("SHA", "SHA-"),
+                        "content": base64.b64decode(encoded).hex(),
+                    }
+                ],
+            }
+        )
+    return found
+
+
 def reference(package: dict) -> str:
     return f"{package['name']}@{package['version']}"
 
@@ -77,6 +107,8 @@ def sbom(target: str, epoch: int, programs: list[str]) -> dict:
         component(package, checksums.get((package["name"], package["version"])))
         for package in packages.values()
     ]
+    if "mote" in programs:
+        components.extend(of_dashboard())
     dependencies = []
     for node in metadata["resolve"]["nodes"]:
         if node["id"] not in packages:

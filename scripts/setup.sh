@@ -162,13 +162,12 @@ if [ -n "$clients" ]; then
     fi
   fi
 fi
-# What builds and drives the dashboard. `npm ci` would refuse the list, because one optional package
-# for Windows is not in every registry; `npm install` takes the same versions.
+# What builds and drives the dashboard.
 if [ -n "$dashboard" ]; then
   folder=$(cd "$(dirname "$0")/.." && pwd)/dashboard
   if ! cmp -s "$folder/package-lock.json" "$folder/node_modules/installed-lock.json"; then
     say "installing the packages of dashboard/package-lock.json"
-    if npm install --silent --no-save --no-audit --no-fund --ignore-scripts --prefix "$folder" >/dev/null; then
+    if npm ci --silent --no-audit --no-fund --ignore-scripts --prefix "$folder" >/dev/null; then
       cp "$folder/package-lock.json" "$folder/node_modules/installed-lock.json"
     else
       say "could not install them; what needs them will be skipped"

@@ -1,11 +1,14 @@
 //! The dashboard: its files, the sessions of browsers, and what a page of somebody else cannot do.
 
+use std::fs::Permissions;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 
 use mote_tests::namespaces::{HELLO, deploy_ok, start, token};
+use mote_tests::network::Far;
 use mote_tests::{
     Answer, Node, PATIENCE, call_at, free_address, is_long, mote_binary, repository, skip,
 };
@@ -273,6 +276,60 @@ fn cookies_are_closed_to_scripts_and_to_connections_that_others_can_read() {
         .expect("curl runs");
     let secured = String::from_utf8_lossy(&secured.stdout).into_owned();
     assert!(secured.contains("; HttpOnly; SameSite=Strict; Secure"), "{secured}");
+}
+
+#[test]
+fn other_machines_log_in_over_tls_only() {
+    let Some(far) = Far::new(75 + (std::process::id() % 20) as u8) else {
+        return skip("the dashboard from another machine", "cannot make a network namespace");
+    };
+    let port = free_address().port();
+    let node = Node::start_with(&["--lan", "--admin", &format!("0.0.0.0:{port}")]);
+    let there = SocketAddr::from((far.near, port));
+    let proof = with_token(&node.token());
+    let led = far.run(|| call_at(there, "GET", "/dashboard/", &[], b""));
+    let target = format!("https://{there}/dashboard/");
+    assert_eq!((led.status, led.header("location")), (307, Some(target.as_str())));
+    assert_refused(&far.run(|| log_in(there, &proof, &[])), 403, "M1406");
+    let session = format!("https://{there}/v1/session");
+    let mut curl = Command::new("curl");
+    curl.args(["-ksi", &session, "-d", &proof]);
+    let secured = far.run(|| curl.output()).expect("curl runs");
+    let secured = String::from_utf8_lossy(&secured.stdout).into_owned();
+    assert!(secured.contains("; HttpOnly; SameSite=Strict; Secure"), "{secured}");
+    // The address of a code is for a browser on the node's machine.
+    let (address, _) = code(&node);
+    assert_eq!(address, SocketAddr::from(([127, 0, 0, 1], port)));
+}
+
+/// The desktop of this test notes what it should open.
+#[test]
+fn a_desktop_opens_the_dashboard() {
+    let node = Node::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let opener = folder.path().join("xdg-open");
+    let open = |script: &str| {
+        std::fs::write(&opener, script).expect("written");
+        std::fs::set_permissions(&opener, Permissions::from_mode(0o755)).expect("a mode");
+        let output = Command::new(mote_binary())
+            .arg("dashboard")
+            .env("MOTE_SOCKET", node.dir.path().join("s"))
+            .env_remove("MOTE_NODE")
+            .env("DISPLAY", ":0")
+            .env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()))
+            .output()
+            .expect("the binary starts");
+        assert!(output.status.success(), "{output:?}");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (printed, said) = open("#!/bin/sh\necho \"$1\" > \"$0.url\"\n");
+    assert_eq!(printed, "");
+    assert!(said.starts_with("opened http://127.0.0.1:") && !said.contains("code"), "{said}");
+    let url = std::fs::read_to_string(folder.path().join("xdg-open.url")).expect("an address");
+    assert!(url.contains("/dashboard/#code="), "{url}");
+    let (printed, said) = open("#!/bin/sh\nexit 3\n");
+    assert!(printed.contains("/dashboard/#code=") && said.contains("ssh -L "), "{printed}{said}");
 }
 
 /// A browser sends the cookies of a host to all its ports.
