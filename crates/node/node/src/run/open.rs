@@ -8,6 +8,7 @@ use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
 use mote_store::seal::Secrets;
 use mote_store::{LostFile, Store};
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::unusable::unusable;
@@ -26,24 +27,24 @@ pub(crate) struct Opened {
 }
 
 /// Opens the store and meanwhile searches for interpreters. Returns the secrets separately, because
-/// the engine takes them.
+/// the engine takes them, and the task that compiles the shims.
 pub(super) async fn open(
     config: &Config,
     zygote: ZygoteHandle,
     management: &Handle,
-) -> Result<(Opened, Secrets)> {
+) -> Result<(Opened, Secrets, JoinHandle<()>)> {
     let settings = config.clone();
     let opening = management.spawn_blocking(move || open_files(&settings));
     let (found, opened) = tokio::join!(interpreters::find(), opening);
     let (store, shims_dir, secrets, lost_files) = opened.context("cannot open the store")??;
-    interpreters::compile_shims(&found, &shims_dir, management);
+    let compiling = interpreters::compile_shims(&found, &shims_dir, management);
     let mut sandbox = SandboxConfig::default();
     sandbox.runtime_prefixes = found.prefixes();
     sandbox.shims_dir = Some(shims_dir);
     sandbox.uid_base = config.uid_base;
     let backend = Arc::new(ProcessBackend::new(zygote, sandbox));
     let opened = Opened { store: Arc::new(store), lost_files, interpreters: found, backend };
-    Ok((opened, secrets))
+    Ok((opened, secrets, compiling))
 }
 
 /// Returns the store, the folder of the shims, the secrets, and the lost databases.
