@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the time from a save to the first answer of the new code: `dev.py [--rounds N] [--peers]`.
+"""Measures the time from a save to the answer of the new code: `dev.py [--rounds N] [--peers]`.
 
 Each project is a folder that `mote dev` watches. A round writes another word into the source file
 and sends requests, one after another, until an answer has the new word. With `--peers`, nodemon

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use mote_tests::{Answer, call_at, is_root, mote_binary, mqtt, repository, signal, skip, wait_for};
+use mote_tests::{
+    Answer, call_at, has_pip, is_root, mote_binary, mqtt, repository, signal, skip, wait_for,
+};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// `mote dev` at a project in a temporary folder. Dropping it ends the program.
@@ -315,12 +317,19 @@ fn a_debugger_stops_a_function_of_node() {
 
 #[test]
 fn a_debugger_stops_a_function_of_python() {
-    let there = Command::new("python3").args(["-c", "import debugpy"]).output();
-    if !there.is_ok_and(|output| output.status.success()) {
-        return skip("a debugger for Python", "debugpy is not installed");
+    if !has_pip() {
+        return;
     }
     let code = "def handle(event, ctx):\n    word = event.path[1:]\n    return word.upper()\n";
-    let dev = Dev::start(&[("app.py", code)], &["--http", "127.0.0.1:0", "--inspect"]);
+    let files = [("app.py", code), ("requirements.txt", "debugpy\n")];
+    let dev = Dev::start(&files, &["--http", "127.0.0.1:0", "--inspect"]);
+    let all = wait_for("the packages", || {
+        let all = dev.printed();
+        (all.contains("debugger at") || all.contains("error[M")).then_some(all)
+    });
+    if all.contains("error[M04") {
+        return skip("a debugger for Python", &all);
+    }
     debug(dev, "python", ("app.py", "3", "word"), "'ada'\nADA\n");
 }
 

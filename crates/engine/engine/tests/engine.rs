@@ -308,3 +308,44 @@ async fn request_bodies_wait_for_the_workers_credit() {
     go.notify_one();
     assert_eq!(patient(call).await.unwrap().unwrap(), "5000000");
 }
+
+/// Somebody who watches sees every call with its answer, and changes none.
+#[tokio::test]
+async fn a_watch_sees_each_call() {
+    struct Seen(mpsc::UnboundedSender<(String, Result<u16, String>)>);
+    impl mote_engine::Watch for Seen {
+        fn begin(
+            &self,
+            function: &mote_spec::FunctionSpec,
+            revision: u64,
+            invocation: &mut mote_core::Invocation,
+        ) -> mote_engine::Ended {
+            let method = String::from_utf8_lossy(invocation.head.method()).into_owned();
+            let call = format!("{}@{revision} {method}", function.name);
+            let seen = self.0.clone();
+            Box::new(move |result| {
+                let ended = result.map(|reply| reply.status).map_err(|fault| fault.to_string());
+                seen.send((call, ended)).unwrap();
+            })
+        }
+    }
+    let bench = Bench::new();
+    let (sender, mut seen) = mpsc::unbounded_channel();
+    bench.engine.set_watch(Arc::new(Seen(sender)));
+    bench.script(echo);
+    let revision = bench.publish(|_| ());
+    let route = bench.engine.route("f", || None).unwrap();
+    let body = Body::whole("a");
+    let answered = bench.engine.invoke(&route, bench.invocation("POST", body, 60_000));
+    assert_eq!(patient(answered).await.unwrap().status, 200);
+    assert_eq!(seen.recv().await.unwrap(), ("f@1 POST".to_owned(), Ok(200)));
+    // Not every run is a call that somebody made.
+    let body = Body::whole("b");
+    let answered = bench.engine.run(&route, bench.invocation("POST", body, 60_000));
+    assert_eq!(patient(answered).await.unwrap().status, 200);
+    bench.engine.remove("f");
+    drop(revision);
+    let late = bench.engine.invoke(&route, bench.invocation("GET", Body::Empty, 60_000));
+    let fault = patient(late).await.unwrap_err().to_string();
+    assert_eq!(seen.recv().await.unwrap(), ("f@1 GET".to_owned(), Err(fault)));
+}

@@ -9,12 +9,12 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use mote_core::backend::{Backend, Launch, Prewarmed, StartError};
+use mote_core::backend::{Backend, InstanceRequest, Launch, Prewarmed, StartError};
 use mote_core::invocation::Head;
 use mote_core::wire::{self, FrameHeader, FrameKind, Load, Ready, ResultHead, WorkerError};
 use mote_sandbox::{BuildRequest, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
@@ -549,6 +549,44 @@ while True:
     assert_eq!(text, "served:ping");
 }
 
+/// A debugger reaches the port that the request names, and no other one. Without such a request, there
+/// is no channel at all.
+async fn debug_port(backend: &ProcessBackend) {
+    let Some((python, _)) = python() else {
+        return println!("SKIPPED: no python3");
+    };
+    let code = Folder::new("debugged");
+    let script = "import socket
+other = socket.create_server(('127.0.0.1', 9001))
+s = socket.create_server(('127.0.0.1', 9000)); print('listens', flush=True)
+while True:
+    c, _ = s.accept(); c.sendall(b'debug:' + c.recv(10)); c.close()
+";
+    code.write("debugged.py", script);
+    let argv = vec![python, "debugged.py".to_owned()];
+    let plain = request(34, &code.0, Launch::Shim { argv: argv.clone() });
+    assert!(backend.start(plain.clone()).await.unwrap().debugger.is_none());
+    let asked = InstanceRequest { debug_port: Some(9000), ..plain };
+    let started = backend.start(asked).await.unwrap();
+    let debugger = started.debugger.as_ref().unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    let socket = loop {
+        match support::ask_connection(debugger.as_fd()) {
+            Ok(socket) => break socket,
+            Err(_) if Instant::now() < end => tokio::time::sleep(Duration::from_millis(5)).await,
+            Err(errno) => panic!("errno {errno}"),
+        }
+    };
+    let mut socket = std::net::TcpStream::from(socket);
+    socket.set_nonblocking(false).unwrap();
+    socket.write_all(b"ping").unwrap();
+    let mut text = String::new();
+    socket.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "debug:ping");
+    // Nothing of it can be reached from outside of the sandbox.
+    assert!(std::net::TcpStream::connect(("127.0.0.1", 9000)).is_err());
+}
+
 /// Destinations given as addresses are reached at those addresses, over both protocols. No other
 /// addresses can be reached.
 async fn literal_egress(backend: &ProcessBackend) {
@@ -1067,7 +1105,7 @@ fn main() {
                 $name(&backend).await;
             }
         )* } }
-        run!(failed_execution failed_preparation shell facts_of_the_machine runtimes limits socket_buffers per_invocation server_and_egress literal_egress writable_code
+        run!(failed_execution failed_preparation shell facts_of_the_machine runtimes limits socket_buffers per_invocation server_and_egress debug_port literal_egress writable_code
             installation installation_network waiting paused nothing_is_left daemon_death start_times);
     });
 }

@@ -3,14 +3,16 @@
 //!
 //! The guest deploys through the management socket, as every other client does.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers};
@@ -42,11 +44,20 @@ const PORTS_TRIED: u16 = 64;
 pub struct Guest {
     /// Returns the exit code of the process.
     pub run: Box<dyn FnOnce(DevNode) -> u8 + Send>,
-    /// A folder that must not outlive the process. If a signal ends the process while the node
-    /// starts, the node removes it.
+    /// The folder for everything that the node writes. The node makes it when a signal no longer ends
+    /// the process at once, and the caller removes it afterwards.
     pub folder: PathBuf,
     /// Sockets that the node takes instead of binding the addresses of its settings: HTTP and CoAP.
     pub sockets: (Option<std::net::TcpListener>, Option<std::net::UdpSocket>),
+}
+
+impl Guest {
+    /// Makes the folder, which only its owner can list, and which sandboxes enter as other users.
+    pub(crate) fn make_folder(&self) -> anyhow::Result<()> {
+        let made = std::fs::create_dir(&self.folder)
+            .and_then(|()| std::fs::set_permissions(&self.folder, Permissions::from_mode(0o711)));
+        made.with_context(|| format!("cannot make the folder {}", self.folder.display()))
+    }
 }
 
 /// A node as its guest sees it.

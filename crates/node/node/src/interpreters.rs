@@ -8,20 +8,21 @@ pub(crate) use mote_build::interpreters::{Found, Interpreter, find};
 use mote_build::shims::{Compilation, compile_node, compile_python};
 use tokio::process::Command;
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 /// Longest time in which an interpreter must have compiled its shim.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Compiles the shims while the node starts, so that interpreters load them compiled. An
 /// interpreter that starts before this has ended compiles its shim itself.
-pub(super) fn compile_shims(found: &Found, shims: &Path, on: &Handle) {
+pub(super) fn compile_shims(found: &Found, shims: &Path, on: &Handle) -> JoinHandle<()> {
     let to_do = |found: &Result<Interpreter, String>, by: Compile| {
         let found = found.as_ref().ok()?;
         by(shims, &found.program, &found.version)
     };
     let python = to_do(&found.python, compile_python).map(|one| ("Python", one));
     let node = to_do(&found.node, compile_node).map(|one| ("Node", one));
-    drop(on.spawn(async move {
+    on.spawn(async move {
         for (language, compilation) in python.into_iter().chain(node) {
             if let Err(error) = compile(compilation).await {
                 tracing::warn!(
@@ -29,7 +30,7 @@ pub(super) fn compile_shims(found: &Found, shims: &Path, on: &Handle) {
                 );
             }
         }
-    }));
+    })
 }
 
 /// Arguments: the folder of the shims, the interpreter's program, and its version.

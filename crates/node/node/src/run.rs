@@ -56,14 +56,18 @@ pub(crate) enum Purpose {
     Develop(Guest),
 }
 
-impl Purpose {
-    /// The folder that must not outlive the process.
-    fn folder(&self) -> Option<PathBuf> {
-        match self {
-            Self::Serve(_) => None,
-            Self::Develop(guest) => Some(guest.folder.clone()),
-        }
-    }
+/// Waits for the end of a guest, which a signal also asks for.
+async fn ended(mut guest: oneshot::Receiver<u8>, signals: &mut Signals) -> u8 {
+    let code = tokio::select! {
+        code = &mut guest => Some(code),
+        () = signals.received() => None,
+    };
+    let code = match code {
+        Some(code) => Ok(code),
+        // The guest receives the signal, too, unless the signal came before the guest.
+        None => tokio::time::timeout(DEV_STOP_GRACE, guest).await.or(Ok::<_, u8>(Ok(exit::DONE))),
+    };
+    code.map_or(exit::DONE, |code| code.unwrap_or(exit::FAILED))
 }
 
 /// Runs the guest of a node. Resolves with the exit code when the guest has ended.
@@ -111,21 +115,27 @@ async fn serve(
 ) -> Result<ExitCode> {
     // Signal handlers are installed first, so that Ctrl-C also stops a slow start.
     let mut signals = Signals::install()?;
-    let start_can_end = runtime.spawn(end_of_start(purpose.folder()));
-    let (opened, secrets) = open::open(&config, zygote, runtime).await?;
+    if let Purpose::Develop(guest) = &purpose {
+        guest.make_folder()?;
+    }
+    let develops = matches!(purpose, Purpose::Develop(_));
+    // The start of a developer's node is awaited, because only then can its folder be removed.
+    let start_can_end = (!develops).then(|| runtime.spawn(end_of_start()));
+    let (opened, secrets, compiling) = open::open(&config, zygote, runtime).await?;
     let data_path = data_path::begin(&config, &opened, secrets)?;
     let given = std::mem::take(&mut manager.sockets);
     let mut listening = listen::listen(&mut config, given, &data_path).await?;
     let management = management::prepare(&config, &opened, &data_path, &listening, runtime).await?;
     let node = Arc::new(node(config, opened, data_path, &listening, management, started));
-    let develops = matches!(purpose, Purpose::Develop(_));
     let dev_node = develops.then(|| DevNode::new(&node));
     bring_back::bring_back(&node, &listening.platforms, runtime).await?;
 
     // From here on, the node may have accepted calls, so a signal no longer ends the process at
     // once.
-    start_can_end.abort();
-    let _ = start_can_end.await;
+    if let Some(start_can_end) = start_can_end {
+        start_can_end.abort();
+        let _ = start_can_end.await;
+    }
     let mut fronts = fronts::serve(&node, &mut listening, runtime)?;
     let mut apis = apis::serve(&node, listening, &mut fronts, runtime).await?;
     runtime.spawn({
@@ -152,8 +162,7 @@ async fn serve(
     };
     let served = async {
         match guest {
-            // The guest receives the signals, too, and ends.
-            Some(guest) => guest.await.unwrap_or(exit::FAILED),
+            Some(guest) => ended(guest, &mut signals).await,
             None => {
                 signals.received().await;
                 exit::DONE
@@ -188,6 +197,11 @@ async fn serve(
         () = signals.received() => {}
     }
     tracing::info!("the node has stopped");
+    if develops {
+        // Otherwise its process could still write into the folder while the folder is removed.
+        compiling.abort();
+        let _ = compiling.await;
+    }
     // The backend is shut down here and not by its destructor, because tasks that are still running
     // may hold references to it.
     node.opened.backend.shut_down();
@@ -252,7 +266,7 @@ impl Signals {
 
 /// Ends the process if a signal arrives before the node serves. This is safe, because the node has
 /// accepted nothing yet, the store survives such an end, and the zygote ends with its parent.
-async fn end_of_start(folder: Option<PathBuf>) {
+async fn end_of_start() {
     let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
     let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return };
     tokio::select! {
@@ -260,9 +274,6 @@ async fn end_of_start(folder: Option<PathBuf>) {
         _ = terminate.recv() => {}
     }
     tracing::info!("the node received a signal to stop while it was starting");
-    if let Some(folder) = folder {
-        let _ = std::fs::remove_dir_all(folder);
-    }
     std::process::exit(exit::DONE.into());
 }
 

@@ -11,9 +11,9 @@ mod show;
 mod tests;
 
 use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, IsTerminal as _, Read as _};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -42,6 +42,8 @@ const COAP_PORT: u16 = 5683;
 const UID_BASE: u32 = 3_000_000_000;
 const UIDS: u32 = 100_000;
 const NODES: u32 = 10_000;
+/// How often the removal of the node's folder is tried.
+const REMOVALS_MAX: u32 = 100;
 
 /// Runs the node and the session. Returns the exit code, after everything has ended.
 pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
@@ -49,7 +51,7 @@ pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
         let shown = path.display().to_string();
         path.metadata().map_err(|error| Failure::of_file("M0102", &shown, &error))?;
     }
-    let folder = folder()?;
+    let folder = Folder::choose();
     let http = match &args.http {
         Some(_) => None,
         None => Some(bound(HTTP_PORT, |at| {
@@ -61,7 +63,7 @@ pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
         let socket = UdpSocket::bind(at)?;
         socket.set_nonblocking(true).map(|()| socket)
     })?;
-    let mut config = config(folder.path(), args.http.as_deref(), needs_broker(args))?;
+    let mut config = config(&folder.0, args.http.as_deref(), needs_broker(args))?;
     let cache = GoCache::take();
     config.go_cache = cache.as_ref().map(|cache| cache.folder.clone());
     if args.inspect {
@@ -69,13 +71,17 @@ pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
         config.timeout_factor = INSPECT_TIMEOUT_FACTOR;
     }
     let output = *output;
-    let terminal = Quiet::begin();
-    let has_keys = terminal.is_some();
+    let terminal = Terminal::there();
+    let quiet = terminal.as_ref().map(Terminal::quiet);
     let (paths, replay, inspect) = (args.paths.clone(), args.replay, args.inspect);
     let guest = Guest {
         run: Box::new(move |node| {
             let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let Ok(runtime) = builder else { return exit::FAILED };
+            // This waits until the node serves, because a signal may end the process before.
+            let set =
+                |quiet: &_| tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, quiet).is_ok();
+            let has_keys = quiet.as_ref().is_some_and(set);
             let keys = keys(has_keys);
             let wishes = Wishes { paths, replay, inspect, keys, has_keys };
             let code = runtime.block_on(session::run(node, wishes, output));
@@ -83,7 +89,7 @@ pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
             runtime.shutdown_background();
             code
         }),
-        folder: folder.path().to_owned(),
+        folder: folder.0.clone(),
         sockets: (http, Some(coap)),
     };
     let code = mote_node::develop(config, guest);
@@ -96,8 +102,8 @@ pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
 pub(super) fn test(args: &Test, output: &Output) -> Result<ExitCode, Failure> {
     let shown = args.path.display().to_string();
     args.path.metadata().map_err(|error| Failure::of_file("M0102", &shown, &error))?;
-    let folder = folder()?;
-    let mut config = config(folder.path(), Some("off"), false)?;
+    let folder = Folder::choose();
+    let mut config = config(&folder.0, Some("off"), false)?;
     config.coap = None;
     config.go_tests = true;
     let cache = GoCache::take();
@@ -117,7 +123,7 @@ pub(super) fn test(args: &Test, output: &Output) -> Result<ExitCode, Failure> {
             runtime.shutdown_background();
             code
         }),
-        folder: folder.path().to_owned(),
+        folder: folder.0.clone(),
         sockets: (None, None),
     };
     let code = mote_node::develop(config, guest);
@@ -125,14 +131,27 @@ pub(super) fn test(args: &Test, output: &Output) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-/// Makes the folder of the node. Sandboxes enter it as other users.
-fn folder() -> Result<tempfile::TempDir, Failure> {
-    let made = tempfile::Builder::new().prefix("mote-dev-").tempdir().and_then(|folder| {
-        let mode = std::fs::Permissions::from_mode(0o711);
-        std::fs::set_permissions(folder.path(), mode).map(|()| folder)
-    });
-    let shown = std::env::temp_dir().display().to_string();
-    made.map_err(|error| Failure::of_file("M0103", &shown, &error))
+/// The folder of the node. Dropping this removes it.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// Chooses a name that nobody can guess. The node makes the folder.
+    fn choose() -> Self {
+        let random = RandomState::new().hash_one(std::process::id());
+        Self(std::env::temp_dir().join(format!("mote-dev-{random:016x}")))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A thread of the node may still write into it.
+        for _ in 0..REMOVALS_MAX {
+            match std::fs::remove_dir_all(&self.0) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+                _ => return,
+            }
+        }
+    }
 }
 
 /// Binds a loopback port, or any other one if a node uses it already.
@@ -216,25 +235,28 @@ fn keys(has_keys: bool) -> mpsc::Receiver<u8> {
     keys
 }
 
-/// A terminal that sends each key at once and does not show it. Dropping it restores the terminal.
-struct Quiet(Termios);
+/// The state of the terminal before the session. Dropping this restores it.
+struct Terminal(Termios);
 
-impl Quiet {
+impl Terminal {
     /// Returns `None` if nobody is at a terminal.
-    fn begin() -> Option<Self> {
+    fn there() -> Option<Self> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return None;
         }
-        let stdin = rustix::stdio::stdin();
-        let before = tcgetattr(stdin).ok()?;
-        let mut quiet = before.clone();
+        tcgetattr(rustix::stdio::stdin()).ok().map(Self)
+    }
+
+    /// The state in which the terminal sends each key at once and does not show it. Signals stay
+    /// enabled.
+    fn quiet(&self) -> Termios {
+        let mut quiet = self.0.clone();
         quiet.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
-        tcsetattr(stdin, OptionalActions::Now, &quiet).ok()?;
-        Some(Self(before))
+        quiet
     }
 }
 
-impl Drop for Quiet {
+impl Drop for Terminal {
     fn drop(&mut self) {
         let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &self.0);
     }

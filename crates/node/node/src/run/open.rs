@@ -8,6 +8,7 @@ use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
 use mote_store::seal::Secrets;
 use mote_store::{LostFile, Store};
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::logs::Logs;
@@ -32,17 +33,17 @@ pub(crate) struct Opened {
 }
 
 /// Opens the store and meanwhile searches for interpreters. Returns the secrets separately, because
-/// the engine takes them.
+/// the engine takes them, and the task that compiles the shims.
 pub(super) async fn open(
     config: &Config,
     zygote: ZygoteHandle,
     management: &Handle,
-) -> Result<(Opened, Secrets)> {
+) -> Result<(Opened, Secrets, JoinHandle<()>)> {
     let settings = config.clone();
     let opening = management.spawn_blocking(move || open_files(&settings));
     let (found, opened) = tokio::join!(interpreters::find(), opening);
     let (store, shims_dir, secrets, lost_files) = opened.context("cannot open the store")??;
-    interpreters::compile_shims(&found, &shims_dir, management);
+    let compiling = interpreters::compile_shims(&found, &shims_dir, management);
     let mut sandbox = SandboxConfig::default();
     sandbox.runtime_prefixes = found.prefixes();
     sandbox.shims_dir = Some(shims_dir);
@@ -52,7 +53,7 @@ pub(super) async fn open(
     let traces = config.traces.clone().map(|rules| Traces::start(rules, management));
     let store = Arc::new(store);
     let opened = Opened { store, lost_files, interpreters: found, backend, logs, traces };
-    Ok((opened, secrets))
+    Ok((opened, secrets, compiling))
 }
 
 /// Returns the store, the folder of the shims, the secrets, and the lost databases.

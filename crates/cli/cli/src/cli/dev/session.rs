@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mote_api::client::{Client, DeployOptions, Endpoint, LogQuery};
 use mote_api::exit;
@@ -22,6 +22,8 @@ use crate::cli::output::Output;
 
 /// Lines and keys that may wait until they are shown or obeyed.
 const WAITING_MAX: usize = 1_024;
+/// After this time, a deploy that still runs is mentioned.
+const SLOW_DEPLOY: Duration = Duration::from_secs(1);
 /// Lines of a revision that may not become live.
 const HELD_LINES_MAX: usize = 200;
 
@@ -73,6 +75,8 @@ pub(super) struct Session {
     /// The projects that have changed and wait for a deploy.
     waiting: Vec<usize>,
     running: Option<(usize, JoinHandle<Deployed>)>,
+    /// When the running deploy is mentioned, unless it has ended or was mentioned.
+    slow_at: Option<Instant>,
     live: HashMap<String, Live>,
     lines: mpsc::Sender<LogLine>,
     said: HashSet<String>,
@@ -115,6 +119,7 @@ pub(super) async fn run(mut node: DevNode, wishes: Wishes, output: Output) -> u8
         projects: projects.into_iter().map(Some).collect(),
         wishes,
         running: None,
+        slow_at: None,
         live: HashMap::new(),
         lines,
         said: HashSet::new(),
@@ -142,6 +147,7 @@ pub(super) async fn run(mut node: DevNode, wishes: Wishes, output: Output) -> u8
             ended = ended(session.running.as_mut().map(|(_, task)| task)) => {
                 session.deployed(ended).await;
             }
+            () = at(session.slow_at) => session.mention(),
             Some(call) = calls.recv() => session.called(call),
             Some(line) = logs.recv() => session.logged(line),
             ended = ended(session.repeating.as_mut()) => session.repeated(ended),
@@ -176,6 +182,14 @@ async fn ended<T>(task: Option<&mut JoinHandle<T>>) -> Result<T, JoinError> {
     }
 }
 
+/// Resolves at this time; never without one.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
 impl Session {
     fn greet(&self) {
         let mut text = format!("mote dev at http://{}", shown(self.node.http));
@@ -186,6 +200,8 @@ impl Session {
             text.push_str(&format!(", {scheme}://{address}"));
         }
         self.show.line(&text);
+        let socket = self.node.socket.display();
+        self.show.note(&format!("other commands: MOTE_SOCKET={socket} mote list"));
         if self.wishes.has_keys {
             self.show.note("keys: r restart   i repeat the last call   c clear   q quit");
         }
@@ -210,6 +226,7 @@ impl Session {
         let Some(project) = self.projects[number].take() else { return };
         let deploying = tokio::spawn(deploy(self.client.clone(), project));
         self.running = Some((number, deploying));
+        self.slow_at = Some(Instant::now() + SLOW_DEPLOY);
     }
 
     /// Does what a key asks for. Returns false if the session is to end.
@@ -229,6 +246,12 @@ impl Session {
             _ => {}
         }
         true
+    }
+
+    /// Says that a deploy takes its time.
+    fn mention(&mut self) {
+        self.slow_at = None;
+        self.show.note("a deploy is running: it installs packages or builds");
     }
 
     fn called(&mut self, call: Call) {
@@ -288,6 +311,7 @@ impl Session {
     /// Shows how a deploy ended.
     async fn deployed(&mut self, ended: Result<Deployed, JoinError>) {
         let Some((number, _)) = self.running.take() else { return };
+        self.slow_at = None;
         let deployed = match ended {
             Ok(deployed) => deployed,
             Err(error) => return self.show.failed(&error.to_string()),
