@@ -124,6 +124,10 @@ fn a_code_works_once_and_for_a_minute() {
         assert_refused(&log_in(address, wrong, &[]), 422, "M1403");
     }
     assert_eq!(log_in(address, &"x".repeat(100_000), &[]).status, 413);
+    // A form of another site's page can send this.
+    let plain = [("content-type", "text/plain")];
+    let answer = call_at(address, "POST", "/v1/session", &plain, proof.as_bytes());
+    assert_refused(&answer, 415, "M1403");
     if is_long() {
         let (address, code) = self::code(&node);
         // Measured: a code that is tried before its end would be used.
@@ -272,6 +276,7 @@ fn cookies_are_closed_to_scripts_and_to_connections_that_others_can_read() {
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     let secured = Command::new("curl")
         .args(["-ksi", &format!("https://{admin}/v1/session"), "-d", &with_token(&node.token())])
+        .args(["-H", "content-type: application/json"])
         .output()
         .expect("curl runs");
     let secured = String::from_utf8_lossy(&secured.stdout).into_owned();
@@ -293,7 +298,7 @@ fn other_machines_log_in_over_tls_only() {
     assert_refused(&far.run(|| log_in(there, &proof, &[])), 403, "M1406");
     let session = format!("https://{there}/v1/session");
     let mut curl = Command::new("curl");
-    curl.args(["-ksi", &session, "-d", &proof]);
+    curl.args(["-ksi", &session, "-d", &proof, "-H", "content-type: application/json"]);
     let secured = far.run(|| curl.output()).expect("curl runs");
     let secured = String::from_utf8_lossy(&secured.stdout).into_owned();
     assert!(secured.contains("; HttpOnly; SameSite=Strict; Secure"), "{secured}");

@@ -115,6 +115,8 @@ function Memory() {
   const free = Math.max(0, budget.memory_bytes - budget.taken_bytes);
   // A share of a large machine would be a line of no width; the bar then shows what is taken.
   const scale = Math.max(budget.taken_bytes, 1);
+  // The list of instances may be older than the budget, so one of them may hold more than is taken now.
+  const share = (held: number) => `${Math.min(100, (held / scale) * 100)}%`;
   return (
     <Panel title="Memory" aside={<span class="quiet">{bytes(budget.memory_bytes)} for instances</span>}>
       <div class="meter" role="img" aria-label={`${percent(budget.taken_bytes, budget.memory_bytes)} of the memory for instances is taken`}>
@@ -144,7 +146,7 @@ function Memory() {
                 <th scope="row"><a href={to(["functions", one.name])}>{one.name}</a></th>
                 <td class="num">{bytes(one.held)}</td>
                 <td class="num">{one.used > 0 ? bytes(one.used) : "–"}</td>
-                <td class="bar-column"><span class="bar" style={{ width: `${(one.held / scale) * 100}%` }} /></td>
+                <td class="bar-column"><span class="bar" style={{ width: share(one.held) }} /></td>
               </tr>
             ))}
             {rest > 0 ? (
@@ -152,7 +154,7 @@ function Memory() {
                 <th scope="row" class="quiet">{all.length > HOLDERS ? plural(all.length - HOLDERS, "more function") : "starting, stopping or prewarmed"}</th>
                 <td class="num">{bytes(rest)}</td>
                 <td class="num">–</td>
-                <td class="bar-column"><span class="bar bar-quiet" style={{ width: `${(rest / scale) * 100}%` }} /></td>
+                <td class="bar-column"><span class="bar bar-quiet" style={{ width: share(rest) }} /></td>
               </tr>
             ) : null}
           </tbody>

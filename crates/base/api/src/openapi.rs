@@ -673,6 +673,7 @@ fn openwhisk() {}
         (status = 200, body = Session),
         (status = 401, body = Problem, content_type = "application/problem+json", description = "the token or code is not valid"),
         (status = 403, body = Problem, content_type = "application/problem+json", description = "the request comes from another site's page, or is not encrypted"),
+        (status = 415, body = Problem, content_type = "application/problem+json", description = "the body is not sent as application/json"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "neither a token nor a code, or both"),
         (status = 429, body = Problem, content_type = "application/problem+json", description = "too many wrong tokens from this address"),
     ),

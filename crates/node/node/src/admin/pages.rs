@@ -57,6 +57,18 @@ pub(super) fn check_site(headers: &HeaderMap, is_read: bool) -> Result<(), Probl
     }
 }
 
+/// Checks that a body is sent as JSON. A page of another origin can send other types without asking
+/// the node first, also from a browser that sends no `Sec-Fetch-Site`, and could log a user in with
+/// the token of somebody else.
+pub(super) fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    match kind.eq_ignore_ascii_case(b"application/json") {
+        true => Ok(()),
+        false => Err(Problem::new(415, "M1403", "the body must be sent as application/json")),
+    }
+}
+
 /// Checks a request that belongs to the session with this `csrf`.
 pub(super) fn check(
     caller: Caller,

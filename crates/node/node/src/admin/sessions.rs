@@ -35,6 +35,7 @@ pub(super) async fn begin(
     let address = access::address(&node, caller)?;
     pages::check_host(caller, &headers)?;
     pages::check_site(&headers, false)?;
+    pages::check_type(&headers)?;
     let wish: SessionRequest = serde_json::from_slice(&body)
         .map_err(|error| Problem::new(422, "M1403", format!("session: {error}")))?;
     let proof = match (&wish.token, &wish.code) {
