@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use crate::Node;
 
 /// How many calls may wait until the guest has shown them. Further ones are not shown.
-const CALLS_WAITING_MAX: usize = 1_024;
+const CALLS_WAITING_MAX: usize = 64;
 /// A call with a longer body cannot be repeated.
 const BODY_BYTES_MAX: usize = 1 << 20;
 /// The longest part of an answer that the guest receives when it repeats a call.
