@@ -45,6 +45,7 @@ fn project(files: &[(&str, &str)]) -> tempfile::TempDir {
 fn mote(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(mote_binary());
     command.args(args).current_dir(dir).env("TMPDIR", dir.join("tmp"));
+    command.env("XDG_CACHE_HOME", dir.join("cache"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

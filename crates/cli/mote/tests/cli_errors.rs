@@ -72,6 +72,11 @@ const COMMANDS: &[(&str, &[&str])] = &[
             "mote up --htp :1",
             "mote import nowhere",
             "mote import hello.py",
+            "mote new",
+            "mote new attic --template htp",
+            "mote new Attic_1",
+            "mote dev nowhere",
+            "mote test nowhere",
         ],
     ),
     (

@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use crate::Node;
 
 /// How many calls may wait until the guest has shown them. Further ones are not shown.
-const CALLS_WAITING_MAX: usize = 1_024;
+const CALLS_WAITING_MAX: usize = 64;
 /// A call with a longer body cannot be repeated.
 const BODY_BYTES_MAX: usize = 1 << 20;
 /// The longest part of an answer that the guest receives when it repeats a call.
@@ -363,4 +363,36 @@ async fn carry(outside: &mut TcpStream, node: &Node, function: &str) -> std::io:
     outside.set_nodelay(true)?;
     let mut inside = node.data_path.engine.debug(function).await?;
     tokio::io::copy_bidirectional(outside, &mut inside).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A body in pieces of one kibibyte.
+    struct Pieces(usize);
+
+    impl BodySource for Pieces {
+        fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+            let Some(left) = self.0.checked_sub(1) else { return Poll::Ready(None) };
+            self.0 = left;
+            Poll::Ready(Some(Ok(Bytes::from_static(&[b'x'; 1 << 10]))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_is_kept_while_it_is_read() {
+        let mut whole = Body::whole("text");
+        let kept = Kept::of(&mut whole);
+        assert_eq!(whole.collect(10).await.unwrap(), "text");
+        assert_eq!(kept.bytes().unwrap(), "text");
+        for (pieces, expected) in [(3, Ok(3 << 10)), (2_000, Err("its body is longer than 1 MiB"))]
+        {
+            let mut body = Body::Stream { source: Box::new(Pieces(pieces)), length: None };
+            let kept = Kept::of(&mut body);
+            assert_eq!(kept.bytes().unwrap_err(), "its body did not arrive to its end");
+            assert_eq!(body.collect(1 << 30).await.unwrap().len(), pieces << 10);
+            assert_eq!(kept.bytes().map(|bytes| bytes.len()), expected);
+        }
+    }
 }

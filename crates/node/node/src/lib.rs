@@ -10,7 +10,7 @@
 //! - `up.rs`: forks the zygote, then starts the node
 //! - `run.rs`, `run/`, `listeners.rs`: the steps of start and stop; the sockets, which the node
 //!   binds or is given
-//! - `develop.rs`: what `mote dev` sees of the node
+//! - `develop.rs`, `kept_packages.rs`: what `mote dev` sees of the node, and what outlives it
 //! - `node.rs`: the parts of a running node
 //! - `addresses.rs`, `deployed.rs`: where clients reach the node; what the node keeps for each
 //!   function
@@ -47,6 +47,7 @@ mod golang;
 mod https;
 mod ids;
 mod interpreters;
+mod kept_packages;
 mod keys;
 mod listeners;
 mod log_line;

@@ -17,7 +17,7 @@ use mote_spec::{FunctionName, FunctionSpec};
 use mote_store::{Lookup, PackagesStaging, StagedCode, StoredPackages};
 
 use super::store_work::{blocking, store_problem};
-use super::{Node, namespaces};
+use super::{Node, kept_packages, namespaces};
 
 /// An installation is stopped after this time.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -94,6 +94,13 @@ pub(crate) async fn install(
         }
         Lookup::Build(staging) => staging,
     };
+    let kept = node.config.packages_cache.clone();
+    if let Some(kept) = &kept
+        && kept_packages::fetch(kept, &wanted.key, staging.path()).await
+    {
+        let stored = commit(node, staging).await?;
+        return Ok(Some(Installed::new(wanted.key, stored, "from an earlier session".into())));
+    }
     for seed in &wanted.seeds {
         // Copies the contents and not the file, whose mode could be read-only: npm has to write to
         // lock files of older versions.
@@ -117,12 +124,19 @@ pub(crate) async fn install(
         mote_store::remove_tree(&staging.path().join(made))
             .map_err(|error| failed(&format!("cannot remove {made}: {error}")))?;
     }
+    let stored = commit(node, staging).await?;
+    if let Some(kept) = kept {
+        kept_packages::keep(kept, wanted.key.clone(), stored.path.clone()).await;
+    }
+    Ok(Some(Installed::new(wanted.key, stored, "installed".into())))
+}
+
+async fn commit(node: &Node, staging: PackagesStaging) -> Result<StoredPackages, Problem> {
     let store = node.opened.store.clone();
-    let stored = blocking(move || store.commit_packages(staging))
+    blocking(move || store.commit_packages(staging))
         .await
         .map_err(|_| failed("the node could not store the packages"))?
-        .map_err(|error| store_problem(&error))?;
-    Ok(Some(Installed::new(wanted.key, stored, "installed".into())))
+        .map_err(|error| store_problem(&error))
 }
 
 async fn run(

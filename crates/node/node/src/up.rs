@@ -57,15 +57,16 @@ fn start(config: Config, mut purpose: Purpose) -> ExitCode {
             return ExitCode::from(exit::FAILED);
         }
     };
-    start_log(match purpose {
-        Purpose::Serve(_) => LevelFilter::INFO,
+    let (level, verb) = match purpose {
+        Purpose::Serve(_) => (LevelFilter::INFO, "up"),
         // The guest shows what happens.
-        Purpose::Develop(_) => LevelFilter::ERROR,
-    });
+        Purpose::Develop(_) => (LevelFilter::ERROR, "dev"),
+    };
+    start_log(level);
     match crate::run::run(config, purpose, zygote, manager) {
         Ok(code) => code,
         Err(error) => {
-            let (text, code) = explain(&error);
+            let (text, code) = explain(&error, verb);
             tell(format_args!("{text}"));
             ExitCode::from(code)
         }
@@ -135,8 +136,8 @@ impl<W: io::Write> io::Write for Harmless<W> {
     }
 }
 
-/// Returns the text of an error with its remedy, and the exit code.
-fn explain(error: &anyhow::Error) -> (String, u8) {
+/// Returns the text of an error of a verb with its remedy, and the exit code.
+fn explain(error: &anyhow::Error, verb: &str) -> (String, u8) {
     if let Some(busy) = error.downcast_ref::<AddressError>() {
         let AddressError { key, address, source, others } = busy;
         if source.kind() == io::ErrorKind::AddrInUse {
@@ -153,7 +154,7 @@ fn explain(error: &anyhow::Error) -> (String, u8) {
             let flags = flags.collect::<Vec<_>>().join(" ");
             let lines: String = lines.collect();
             let text =
-                format!("{lines}  try:  mote up {flags}    or stop the program that uses it");
+                format!("{lines}  try:  mote {verb} {flags}    or stop the program that uses it");
             return (text, exit::BUSY);
         }
         let code = "M0203";

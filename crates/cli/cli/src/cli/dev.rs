@@ -66,6 +66,7 @@ pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
     let mut config = config(&folder.0, args.http.as_deref(), needs_broker(args))?;
     let cache = GoCache::take();
     config.go_cache = cache.as_ref().map(|cache| cache.folder.clone());
+    config.packages_cache = kept().map(|kept| kept.join("packages"));
     if args.inspect {
         config.inspect = true;
         config.timeout_factor = INSPECT_TIMEOUT_FACTOR;
@@ -108,6 +109,7 @@ pub(super) fn test(args: &Test, output: &Output) -> Result<ExitCode, Failure> {
     config.go_tests = true;
     let cache = GoCache::take();
     config.go_cache = cache.as_ref().map(|cache| cache.folder.clone());
+    config.packages_cache = kept().map(|kept| kept.join("packages"));
     let output = *output;
     let work = (Project::without_env(&args.path), args.arguments.clone());
     let guest = Guest {
@@ -197,6 +199,14 @@ fn needs_broker(args: &Dev) -> bool {
     })
 }
 
+/// The folder for what outlives a session.
+fn kept() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let home = set("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
+    Some(home.join("mote"))
+}
+
 /// What Go has compiled, which is kept, because the first build of the standard library takes a minute
 /// on a small machine.
 struct GoCache {
@@ -209,12 +219,9 @@ impl GoCache {
     /// Returns `None` if another node uses the folder, or if there is no place for it. Go then begins
     /// anew.
     fn take() -> Option<Self> {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let home = set("XDG_CACHE_HOME").map(PathBuf::from);
-        let home = home.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
-        let folder = home.join("mote/go");
+        let folder = kept()?.join("go");
         std::fs::create_dir_all(&folder).ok()?;
-        let lock = File::create(home.join("mote/go.lock")).ok()?;
+        let lock = File::create(folder.with_extension("lock")).ok()?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
         Some(Self { folder, _lock: lock })
     }

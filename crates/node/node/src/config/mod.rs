@@ -84,6 +84,9 @@ pub struct Config {
     /// The folder in which Go keeps what it has compiled, if it is not in the data folder. No other
     /// process may use it at the same time.
     pub go_cache: Option<PathBuf>,
+    /// A folder that keeps packages for other data folders; `None` keeps them in the data folder
+    /// only.
+    pub packages_cache: Option<PathBuf>,
     /// First user id of instances.
     pub uid_base: u32,
     /// APIs of other platforms.

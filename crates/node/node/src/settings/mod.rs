@@ -277,6 +277,7 @@ impl Loaded {
                 inspect: false,
                 go_tests: false,
                 go_cache: None,
+                packages_cache: None,
                 uid_base,
                 compat,
                 mqtt,

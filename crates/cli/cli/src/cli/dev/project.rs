@@ -1,13 +1,15 @@
 //! Reads and packs a project as `mote deploy` does, with the settings of development.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use mote_project::Options;
 use mote_spec::{FunctionSpec, Runtime};
+use mote_store::pack::Rules;
 
 use super::env_file::EnvFile;
 use crate::cli::failure::Failure;
@@ -26,6 +28,8 @@ pub(super) struct Project {
     uses_env: bool,
     /// A hash of everything that was last packed.
     packed: Option<u64>,
+    /// The files that builds have written; `None` before the first build.
+    built: Option<BTreeSet<PathBuf>>,
 }
 
 /// The functions of a project, ready for a deploy.
@@ -45,9 +49,12 @@ pub(super) struct Function {
     pub(super) secrets: BTreeMap<String, String>,
 }
 
+/// What was read after a build, and whether the files must be built again.
+type Built = (Result<Packed, Failure>, bool);
+
 impl Project {
     pub(super) fn new(path: &Path, inspect: bool) -> Self {
-        Self { path: path.to_owned(), inspect, uses_env: true, packed: None }
+        Self { path: path.to_owned(), inspect, uses_env: true, packed: None, built: None }
     }
 
     /// A project whose functions do not get the variables of `.env`.
@@ -81,14 +88,35 @@ impl Project {
         }
         // A build that fails is repeated only after the next change.
         let former = self.packed.take();
-        for command in &commands {
-            build(command, self.folder())?;
+        let mut packed = self.build_and_read(&commands)?;
+        // Somebody has saved a file while a build ran, which may have read the former one. A file that
+        // a build writes for the first time looks the same.
+        if packed.1 {
+            packed = self.build_and_read(&commands)?;
         }
-        let packed = self.read();
+        let packed = packed.0;
         let hash = packed.as_ref().ok().map(|packed| packed.hash);
         let is_same = hash.is_some() && hash == former;
         self.packed = hash;
         packed.map(|packed| (!is_same).then_some(packed))
+    }
+
+    /// Runs the build commands and reads the project. Also returns whether files have changed meanwhile
+    /// that no former build has written.
+    fn build_and_read(&mut self, commands: &[String]) -> Result<Built, Failure> {
+        if commands.is_empty() {
+            return Ok((self.read(), false));
+        }
+        let began = SystemTime::now();
+        for command in commands {
+            build(command, self.folder())?;
+        }
+        let packed = self.read();
+        let mut written = BTreeSet::new();
+        written_since(self.folder(), began, &mut written);
+        let has_new = self.built.as_ref().is_some_and(|built| !written.is_subset(built));
+        self.built.get_or_insert_default().extend(written);
+        Ok((packed, has_new))
     }
 
     fn build_commands(&self) -> Result<Vec<String>, Failure> {
@@ -130,6 +158,29 @@ impl Project {
             functions.push(Function { spec: planned.spec, tar, secrets });
         }
         Ok(Packed { functions, notes, hash: hasher.finish() })
+    }
+}
+
+/// Collects the files below a folder that were written since a time, except those that no deploy packs.
+fn written_since(root: &Path, since: SystemTime, found: &mut BTreeSet<PathBuf>) {
+    let Ok(rules) = Rules::of(root) else { return };
+    let mut waiting = vec![String::new()];
+    while let Some(below) = waiting.pop() {
+        let Ok(entries) = std::fs::read_dir(root.join(&below)) else { continue };
+        for entry in entries.flatten() {
+            let (Ok(meta), Ok(name)) = (entry.metadata(), entry.file_name().into_string()) else {
+                continue;
+            };
+            let path = if below.is_empty() { name } else { format!("{below}/{name}") };
+            if !rules.packs(&path, meta.is_dir()) || path.ends_with("node_modules") {
+                continue;
+            }
+            if meta.is_dir() {
+                waiting.push(path);
+            } else if meta.modified().is_ok_and(|time| time >= since) {
+                found.insert(path.into());
+            }
+        }
     }
 }
 
@@ -244,6 +295,33 @@ mod tests {
         fs::write(folder.path().join("app.py"), format!("{CODE}\n")).expect("written");
         assert!(project.pack().expect("packed").is_some());
         assert_eq!(builds(), 2);
+    }
+
+    #[test]
+    fn a_file_that_is_saved_during_a_build_is_built() {
+        // The build reads the source before the save, and writes what it has read afterwards. The
+        // second build finds no save.
+        let save = "test -e saved || { touch saved; echo 'x = 2' > source.txt; }";
+        let command = format!(
+            "read=$(cat source.txt); test -e first && {save}; touch first; \
+                               echo \\\"$read\\\" > built.py"
+        );
+        let manifest = format!("version = 1\n[build]\ncommand = \"{command}\"\n");
+        let files = [
+            ("app.py", CODE),
+            ("source.txt", "x = 1\n"),
+            ("mote.toml", &manifest),
+            (".moteignore", "saved\nfirst\n"),
+        ];
+        let folder = folder(&files);
+        let built = || fs::read_to_string(folder.path().join("built.py")).expect("built");
+        let mut project = Project::new(folder.path(), false);
+        assert!(project.pack().expect("packed").is_some());
+        assert_eq!(built(), "x = 1\n");
+        fs::write(folder.path().join("app.py"), format!("{CODE}\n")).expect("written");
+        assert!(project.pack().expect("packed").is_some());
+        assert_eq!(built(), "x = 2\n");
+        assert!(project.pack().expect("packed").is_none());
     }
 
     #[test]
