@@ -87,6 +87,18 @@ fn a_later_function_of_the_same_name_has_no_lines_of_a_removed_one() {
 }
 
 #[test]
+fn a_caller_cannot_end_a_log() {
+    let node = Node::start();
+    let code = "def handle(event, ctx):\n    raise ValueError(event.text)\n";
+    node.deploy_ok("echoes", &[("app.py", code)]);
+    assert_eq!(node.post("/echoes", b"evidence").status, 500);
+    assert_eq!(node.post("/echoes", b"x\nremoved\ny").status, 500);
+    let node = node.stop_and_restart();
+    let all = messages(&node, &["echoes"]);
+    assert!(has(&all, "removed") && has(&all, "ValueError: evidence"), "{all:?}");
+}
+
+#[test]
 fn lines_of_a_failed_first_deploy_are_there_after_a_restart() {
     let node = Node::start();
     let failed = node.deploy(

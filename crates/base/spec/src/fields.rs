@@ -60,9 +60,27 @@ pub fn without_sessions(cookies: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(kept.join(&b"; "[..]))
 }
 
+/// Whether a field of an answer sets the cookie of a session. A function that did this could put a
+/// user of the dashboard into the session of somebody else.
+pub fn sets_session(name: &[u8], value: &[u8]) -> bool {
+    // Some browsers take `=NAME=VALUE`, a cookie without a name, for NAME.
+    let starts = |byte: &u8| !byte.is_ascii_whitespace() && *byte != b'=';
+    let value = value.iter().position(starts).map_or(value, |at| &value[at..]);
+    name.eq_ignore_ascii_case(b"set-cookie") && value.starts_with(SESSION_COOKIE.as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn functions_set_no_session() {
+        for value in ["mote-session-6684=x", "  mote-session-1=x; Path=/", "=mote-session-1=x"] {
+            assert!(sets_session(b"Set-Cookie", value.as_bytes()), "{value}");
+        }
+        assert!(!sets_session(b"set-cookie", b"own=mote-session-1"));
+        assert!(!sets_session(b"cookie", b"mote-session-1=x"));
+    }
 
     #[test]
     fn functions_see_no_session() {

@@ -1,6 +1,7 @@
 //! Operations on one function, shared by all APIs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_stream::stream;
 use futures_util::StreamExt as _;
@@ -19,6 +20,9 @@ use super::store_work::{blocking, store_problem};
 use super::{Node, schedules, turns};
 use crate::log_line::log_line;
 use crate::logs::REMOVED;
+
+/// How long the removal of a function waits for the end of its log to be written.
+const LOG_WAIT: Duration = Duration::from_secs(2);
 
 /// The live revision of `name`, or 404 with similar names.
 pub(crate) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Problem> {
@@ -49,13 +53,18 @@ pub(crate) async fn remove_in_turn(node: &Node, revision: &Revision) -> Result<(
     let name = revision.spec.name.as_str();
     let store = node.opened.store.clone();
     let function = revision.spec.name.clone();
-    blocking(move || store.remove(&function))
-        .await
-        .map_err(|_| {
-            Problem::new(500, "M0599", "the node could not remove the function; see its log")
-        })?
-        .map_err(|error| store_problem(&error))?;
-    revision.log.end(REMOVED);
+    // The end of the log is on disk first: a later function of this name must not show these lines,
+    // also if the node is killed meanwhile.
+    revision.log.platform(LogLevel::Info, 0, 0, REMOVED);
+    let logs = node.opened.logs.clone();
+    blocking(move || {
+        logs.iter().for_each(|logs| logs.flush(LOG_WAIT));
+        store.remove(&function)
+    })
+    .await
+    .map_err(|_| Problem::new(500, "M0599", "the node could not remove the function; see its log"))?
+    .map_err(|error| store_problem(&error))?;
+    revision.log.end();
     node.data_path.engine.remove(name);
     node.deployed.ports.close(&revision.spec.name);
     node.deployed.notices.end(&revision.spec.name);

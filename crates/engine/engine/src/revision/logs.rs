@@ -195,10 +195,9 @@ impl FunctionLog {
         self.ring.lock().stops.iter().cloned().collect()
     }
 
-    /// Adds the last message: the function is removed. Later lines, of instances that are still
-    /// stopping, are given to nobody who keeps them.
-    pub fn end(&self, text: &str) {
-        self.platform(LogLevel::Info, 0, 0, text);
+    /// The function is removed: later lines, of instances that are still stopping, are given to
+    /// nobody who keeps them.
+    pub fn end(&self) {
         self.ring.lock().is_ended = true;
     }
 

@@ -96,6 +96,28 @@ impl Known {
     }
 }
 
+/// The content of the JSON string for a text.
+fn in_json(text: &str) -> String {
+    let quoted = serde_json::Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+/// A JSON text as programs write it that use only ASCII, such as Python's `json`.
+fn in_ascii(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for letter in json.chars() {
+        match letter.is_ascii() {
+            true => text.push(letter),
+            false => {
+                for unit in letter.encode_utf16(&mut [0; 2]) {
+                    text.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+        }
+    }
+    text
+}
+
 impl Masks {
     /// Masks a secret from now on: its value, each line of a value with several lines, and both as
     /// they look inside a JSON text.
@@ -105,8 +127,13 @@ impl Masks {
         for text in std::iter::once(value).chain(value.lines()) {
             let text = text.trim();
             known.add(text);
-            let escaped = serde_json::Value::from(text).to_string();
-            known.add(escaped.trim_matches('"'));
+            // As a part of a JSON text, of a JSON text in a JSON text, and as Python and Node print
+            // objects.
+            let once = in_json(text);
+            known.add(&in_json(&once));
+            known.add(&once);
+            known.add(&in_ascii(&once));
+            known.add(&text.replace('\\', "\\\\"));
         }
     }
 
@@ -148,6 +175,8 @@ mod tests {
         masks.add("say \"friend\" and enter");
         masks.add("-----BEGIN-----\nMIIabcdef\nMIIghijkl\n-----END-----\n");
         masks.add("short");
+        masks.add("pässwört");
+        masks.add("S3cr3t\"q\\e");
         for (line, expected) in [
             ("open sesame", "open ***"),
             ("sesame", "***"),
@@ -156,6 +185,9 @@ mod tests {
             ("Sesame", "Sesame"),
             ("{\"text\":\"say \\\"friend\\\" and enter\"}", "{\"text\":\"***\"}"),
             ("key: MIIabcdef", "key: ***"),
+            (r#"{"a": "p\u00e4ssw\u00f6rt"}"#, r#"{"a": "***"}"#),
+            ("{'a': 'S3cr3t\"q\\\\e'}", "{'a': '***'}"),
+            (r#"{"in":"{\"a\":\"S3cr3t\\\"q\\\\e\"}"}"#, r#"{"in":"{\"a\":\"***\"}"}"#),
             ("short", "short"),
             ("grüße sesame grüße", "grüße *** grüße"),
             ("", ""),

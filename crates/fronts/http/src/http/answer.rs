@@ -9,6 +9,7 @@ use bytes::Bytes;
 use mote_core::body::Body;
 use mote_core::invocation::headers;
 use mote_core::{InvocationId, Phases, Reply};
+use mote_spec::fields::sets_session;
 use mote_spec::hop_by_hop::is_hop_by_hop;
 use tokio::io::AsyncWriteExt;
 
@@ -352,7 +353,7 @@ fn reply_fields(out: &mut Vec<u8>, block: &[u8]) -> Result<(), String> {
 
 fn put_fields(out: &mut Vec<u8>, block: &[u8]) -> Result<(), String> {
     for (name, value) in headers(block) {
-        if is_framing(name) {
+        if is_framing(name) || sets_session(name, value) {
             continue;
         }
         if name.is_empty() || !name.iter().all(|byte| is_token(*byte)) {

@@ -467,7 +467,7 @@ fn response(
 ) -> Result<Response<Body>, String> {
     let mut response = Response::builder().status(reply.status);
     for (name, value) in headers(&reply.headers) {
-        if answer::is_framing(name) {
+        if answer::is_framing(name) || mote_spec::fields::sets_session(name, value) {
             continue;
         }
         let shown = || format!("header {}", crate::refusal::shown(name));

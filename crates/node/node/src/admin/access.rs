@@ -65,6 +65,7 @@ pub(crate) async fn check(
     }
     let mut request = request;
     let mut is_of_browser = false;
+    let is_call = request.uri().path().ends_with("/invoke");
     let (who, key, denied) = match allowed(&node, caller, &request) {
         Ok(sender) => {
             is_of_browser = sender.session.is_some();
@@ -111,6 +112,9 @@ pub(crate) async fn check(
         }
     };
     if is_of_browser {
+        if is_call {
+            pages::disarm(response.headers_mut());
+        }
         pages::protect(response.headers_mut());
     }
     if let Some(mut act) = begun.and_then(|begun| begun.answered(response.status().as_u16())) {

@@ -50,11 +50,26 @@ pub(super) fn check_host(caller: Caller, headers: &HeaderMap) -> Result<(), Prob
 
 /// Checks that no page of another origin has sent a request.
 pub(super) fn check_site(headers: &HeaderMap, is_read: bool) -> Result<(), Problem> {
-    let mut sites = headers.get_all("sec-fetch-site").iter().map(HeaderValue::as_bytes);
-    match sites.all(|site| site == b"same-origin" || (is_read && site == b"none")) {
+    let mut sites = headers.get_all("sec-fetch-site").iter().map(HeaderValue::as_bytes).peekable();
+    let is_same = match sites.peek() {
+        Some(_) => sites.all(|site| site == b"same-origin" || (is_read && site == b"none")),
+        None => names_own_origin(headers),
+    };
+    match is_same {
         true => Ok(()),
         false => Err(refused("the request comes from a page of another origin")),
     }
+}
+
+/// Whether the origin of the page that sent a request, if the browser names it, is the host of the
+/// request. Browsers that send no `Sec-Fetch-Site` name it in requests that change something.
+fn names_own_origin(headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
+    let mut origins = headers.get_all(header::ORIGIN).iter().map(HeaderValue::as_bytes);
+    origins.all(|origin| {
+        let scheme = [&b"https://"[..], b"http://"];
+        scheme.into_iter().any(|scheme| origin.strip_prefix(scheme) == host)
+    })
 }
 
 /// Checks that a body is sent as JSON. A page of another origin can send other types without asking
@@ -87,6 +102,29 @@ pub(super) fn check(
     match is_read || is_same {
         true => Ok(()),
         false => Err(refused("the request lacks the session's value in Mote-Csrf")),
+    }
+}
+
+/// Removes fields of a function's answer that would act on the origin of the dashboard.
+pub(super) fn disarm(fields: &mut HeaderMap) {
+    const FIELDS: [&str; 14] = [
+        "access-control-allow-credentials",
+        "access-control-allow-headers",
+        "access-control-allow-methods",
+        "access-control-allow-origin",
+        "access-control-expose-headers",
+        "alt-svc",
+        "clear-site-data",
+        "link",
+        "location",
+        "refresh",
+        "service-worker-allowed",
+        "set-cookie",
+        "strict-transport-security",
+        "www-authenticate",
+    ];
+    for name in FIELDS {
+        fields.remove(name);
     }
 }
 
@@ -158,6 +196,10 @@ mod tests {
             assert!(!checked(Method::GET, &[("sec-fetch-site", site)]), "{site}");
         }
         assert!(!checked(Method::POST, &[csrf, ("sec-fetch-site", "none")]));
+        assert!(checked(Method::POST, &[csrf, ("origin", "http://localhost:1")]));
+        for origin in ["http://evil.example", "null", "http://localhost:2"] {
+            assert!(!checked(Method::POST, &[csrf, ("origin", origin)]), "{origin}");
+        }
         assert!(!checked(Method::POST, &[]));
         assert!(!checked(Method::OPTIONS, &[]));
         assert!(!checked(Method::DELETE, &[("mote-csrf", "secreT")]));

@@ -8,11 +8,13 @@ use bytes::{Bytes, BytesMut};
 use memchr::memchr;
 use memchr::memmem::Finder;
 use mote_api::Timestamp;
-use mote_api::types::LogLine;
+use mote_api::types::{LogLine, LogStream};
 use mote_store::log_files::{LogFile, files};
 
 use super::{Logs, REMOVED};
 
+/// Lines are passed on in pieces of about this size.
+const PIECE_BYTES: usize = 64 << 10;
 /// A file's lines may be this much older than its last change.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
@@ -129,7 +131,7 @@ impl Logs {
 }
 
 impl Found {
-    /// The wanted lines of the next file that has any; `None` if there are no more. Blocks.
+    /// The next wanted lines; `None` if there are no more. Blocks.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         let names = Names::new(&self.search.function);
         while let Some(file) = self.files.pop_front() {
@@ -138,11 +140,18 @@ impl Found {
             let Ok(text) = Text::read(&file, self.own_from) else { continue };
             let mut piece = BytesMut::new();
             for range in lines(&text.bytes, offset) {
+                let end = range.end + 1;
                 let line = &text.bytes[range];
                 let is_named = names.function.find(line).is_some();
                 if is_named && self.search.parse(line, &text).is_some() {
                     piece.extend_from_slice(line);
                     piece.extend_from_slice(b"\n");
+                }
+                // A slow client must not hold a whole file in memory.
+                if piece.len() >= PIECE_BYTES {
+                    self.offset = end;
+                    self.files.push_front(file);
+                    return Some(piece.freeze());
                 }
             }
             if !piece.is_empty() {
@@ -175,6 +184,15 @@ struct Names {
     function: Finder<'static>,
     removal: Finder<'static>,
     platform: Finder<'static>,
+    of_no_revision: Finder<'static>,
+}
+
+fn is_removal(line: &LogLine) -> bool {
+    line.stream == LogStream::Platform
+        && line.message == REMOVED
+        && line.revision == 0
+        && line.instance.is_none()
+        && line.invocation.is_none()
 }
 
 impl Names {
@@ -184,11 +202,18 @@ impl Names {
             function: finder(format!("\"function\":\"{function}\"")),
             removal: finder(format!("\"message\":\"{REMOVED}\"")),
             platform: finder("\"stream\":\"platform\"".to_owned()),
+            of_no_revision: finder("\"revision\":0,".to_owned()),
         }
     }
 
+    /// Whether the node itself wrote that the function was removed. Lines of an exception, whose text
+    /// may come from a caller, are the platform's, too, but belong to a revision and an instance.
     fn is_removal(&self, line: &[u8]) -> bool {
-        self.removal.find(line).is_some() && self.platform.find(line).is_some()
+        let finders = [&self.removal, &self.platform, &self.of_no_revision];
+        if finders.iter().any(|finder| finder.find(line).is_none()) {
+            return false;
+        }
+        serde_json::from_slice(line).is_ok_and(|line: LogLine| is_removal(&line))
     }
 }
 

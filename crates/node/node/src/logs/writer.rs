@@ -8,6 +8,7 @@ use mote_process::clock::unix_ms;
 use mote_spec::FunctionName;
 use mote_store::log_files::LogWriter;
 
+use super::REMOVED;
 use super::queue::{Batch, Queue, Waiting};
 use crate::log_line::log_line;
 
@@ -79,12 +80,12 @@ impl Writer {
             let room = if is_important(waiting) { left } else { left.saturating_sub(reserve) };
             let used = self.of_functions.entry(waiting.0.clone()).or_default();
             // No function may write more than all others still can.
-            if *used + json.len() as u64 > room {
+            if *used + json.len() as u64 > room && !is_end(waiting) {
                 self.tell_spent(&waiting.0);
                 continue;
             }
             *used += json.len() as u64;
-            left -= json.len() as u64;
+            left = left.saturating_sub(json.len() as u64);
             if text.len() + json.len() > WRITE_BYTES_MAX {
                 self.append(&text, lines, now_ms);
                 text.clear();
@@ -140,6 +141,11 @@ impl Writer {
 /// Whether a line is written even if the bytes of the day are nearly used up.
 fn is_important((_, line): &Waiting) -> bool {
     line.level >= LogLevel::Warn || line.source == LogSource::Platform
+}
+
+/// Whether the line says that the function was removed, which must be kept in any case.
+fn is_end((_, line): &Waiting) -> bool {
+    line.source == LogSource::Platform && line.revision == 0 && line.text == REMOVED
 }
 
 fn json((function, line): &Waiting) -> Vec<u8> {

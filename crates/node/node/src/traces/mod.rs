@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use mote_core::invocation::headers;
 use mote_core::trace::{TRACEPARENT, TraceParent};
-use mote_core::{Invocation, InvocationId};
+use mote_core::{Invocation, InvocationId, Trigger};
 use mote_engine::{EndedCall, Outcome, Recorded, Tracer};
 use mote_process::clock;
 use parking_lot::Mutex;
@@ -31,6 +31,8 @@ use kept::Kept;
 const SLOW_NS: u64 = 1_000_000_000;
 /// The maximum number of running invocations that are recorded. Further ones are not.
 const RUNNING_MAX: usize = 8_192;
+/// How many calls in a second are recorded only because their callers record their traces.
+const WISHES_PER_S: u32 = 20;
 /// The maximum length of a method or path in a record.
 const TEXT_BYTES_MAX: usize = 256;
 /// The random bits of a trace id that decide about it (W3C Trace Context, level 2, 4.3).
@@ -46,8 +48,16 @@ struct Recorder {
     below: u64,
     ids: Ids,
     running: Mutex<HashMap<InvocationId, TraceParent>>,
+    wishes: Mutex<Wishes>,
     kept: Mutex<Kept>,
     collector: Option<Collector>,
+}
+
+/// Calls of this second that were recorded because their callers wanted it.
+#[derive(Debug, Default)]
+struct Wishes {
+    since_ns: u64,
+    count: u32,
 }
 
 impl Traces {
@@ -59,6 +69,7 @@ impl Traces {
             below: below as u64,
             ids: Ids::default(),
             running: Mutex::default(),
+            wishes: Mutex::default(),
             kept: Mutex::default(),
             collector: rules.collector.map(|url| Collector::start(url, runtime)),
         }))
@@ -102,9 +113,12 @@ impl Tracer for Recorder {
         let sent = headers(head.headers()).find(|(name, _)| *name == field);
         let sent = sent.and_then(|(_, value)| TraceParent::parse(value));
         let trace = sent.map_or(invocation.id.0, |sent| sent.trace);
+        let is_chosen = (trace as u64) & ((1 << RANDOM_BITS) - 1) < self.below;
         let is_wanted = match sent {
-            Some(sent) => sent.is_sampled,
-            None => (trace as u64) & ((1 << RANDOM_BITS) - 1) < self.below,
+            // The node itself has written the field.
+            Some(sent) if invocation.trigger == Trigger::Function => sent.is_sampled,
+            Some(sent) => sent.is_sampled && (is_chosen || self.takes_wish(clock::now_ns())),
+            None => is_chosen,
         };
         if !is_wanted {
             return None;
@@ -146,6 +160,17 @@ impl Tracer for Recorder {
 }
 
 impl Recorder {
+    /// Whether there is room in this second for a call that its caller wants to be recorded. Without
+    /// a limit, callers could push out all other records.
+    fn takes_wish(&self, now_ns: u64) -> bool {
+        let mut wishes = self.wishes.lock();
+        if now_ns.saturating_sub(wishes.since_ns) >= 1_000_000_000 {
+            *wishes = Wishes { since_ns: now_ns, count: 0 };
+        }
+        wishes.count += 1;
+        wishes.count <= WISHES_PER_S
+    }
+
     /// The place of an invocation that nobody meant to record: it is a trace of its own.
     fn late(&self, id: InvocationId) -> Box<Recorded> {
         let span = (self.ids.random() as u64).max(1);
