@@ -43,7 +43,9 @@ export function Logs({ name, invocation, follow, short }: Props) {
   }, [turn, stuck, reader]);
 
   const scrolled = () => {
-    const element = box.current!;
+    const element = box.current;
+    // A scroll event may arrive after the view was left.
+    if (!element) return;
     setStuck(element.scrollHeight - element.scrollTop - element.clientHeight < ROW * 2);
   };
   const key = (event: KeyboardEvent) => {
