@@ -18,8 +18,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::store_work::{blocking, store_problem};
 use super::{Node, schedules, turns};
-use crate::log_line::log_line;
-use crate::logs::REMOVED;
+use crate::log_line::{REMOVED, log_line};
 
 /// How long the removal of a function waits for the end of its log to be written.
 const LOG_WAIT: Duration = Duration::from_secs(2);

@@ -20,9 +20,6 @@ use queue::Queue;
 
 /// The folder in the data folder.
 const FOLDER: &str = "logs";
-/// The message of the platform with which the log of a removed function ends. Nobody sees lines
-/// before it, because a later function of this name may belong to somebody else.
-pub(crate) const REMOVED: &str = "removed";
 
 /// The files of lines, and the thread that writes them.
 #[derive(Debug, Clone)]

@@ -11,7 +11,8 @@ use mote_api::Timestamp;
 use mote_api::types::{LogLine, LogStream};
 use mote_store::log_files::{LogFile, files};
 
-use super::{Logs, REMOVED};
+use super::Logs;
+use crate::log_line::REMOVED;
 
 /// Lines are passed on in pieces of about this size.
 const PIECE_BYTES: usize = 64 << 10;

@@ -8,9 +8,8 @@ use mote_process::clock::unix_ms;
 use mote_spec::FunctionName;
 use mote_store::log_files::LogWriter;
 
-use super::REMOVED;
 use super::queue::{Batch, Queue, Waiting};
-use crate::log_line::log_line;
+use crate::log_line::{REMOVED, log_line};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 /// How long lines wait, so that one write takes many of them. If the process is killed, the lines
