@@ -1,99 +1,117 @@
 //! Replaces the values of secrets in log lines and error messages by `***`.
 //!
-//! The values themselves are not kept in memory. For each value there are its length, a rolling
-//! hash with a random base, with which a line is searched (Rabin and Karp, 1987), and a second,
-//! keyed hash, which confirms a match.
+//! The values themselves are not kept in memory. Of the first bytes of each value there is a tag of
+//! [`TAG_BITS`] bits, with which each place of a line is compared, and of the whole value a keyed hash,
+//! which confirms a match. The data path writes lines, so a line costs the same however many secrets
+//! the function has.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
 use parking_lot::RwLock;
 
-/// Shorter values are not masked, because they would occur in many lines by chance.
-const VALUE_BYTES_MIN: usize = 6;
-/// The maximum number of values that are masked for one function. A newer value replaces the oldest
-/// one. A function has fewer secrets than this, so earlier values of changed secrets have room, too.
-const VALUES_MAX: usize = 512;
+/// The length of the beginning of a value that is compared at each place. Shorter values are not
+/// masked, because they would occur in many lines by chance.
+const START_BYTES: usize = 6;
+const START_MASK: u64 = (1 << (8 * START_BYTES)) - 1;
+const TAG_BITS: u32 = 16;
+/// The maximum number of values that are masked for one function: more than the lines of all its
+/// secrets, each in several forms. A newer value replaces the oldest one.
+const VALUES_MAX: usize = 16_384;
+/// The maximum number of bytes of one line that are hashed to confirm matches. A line that needs more
+/// imitates the beginnings of secrets on purpose, and is masked as a whole.
+const CONFIRMED_BYTES_MAX: usize = 16 << 10;
 /// What stands in a line instead of a value.
 const MASK: &str = "***";
-/// The prime modulus of the rolling hash, 2^61 - 1.
-const MODULUS: u64 = (1 << 61) - 1;
 
 /// The secrets of one function, as hashes.
 #[derive(Default)]
 pub(crate) struct Masks(RwLock<Option<Box<Known>>>);
 
 struct Known {
-    base: u64,
-    proofs: RandomState,
-    values: VecDeque<Value>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Value {
-    length: usize,
-    rolling: u64,
-    proof: u64,
-    /// `base` to the power of `length`.
-    power: u64,
-}
-
-fn times(a: u64, b: u64) -> u64 {
-    (u128::from(a) * u128::from(b) % u128::from(MODULUS)) as u64
+    /// An odd random number.
+    key: u64,
+    keyed: RandomState,
+    /// The tags that occur, one bit for each.
+    tags: Vec<u64>,
+    /// The lengths of the values with a tag.
+    lengths: HashMap<u16, Vec<usize>>,
+    /// The hashes of the values, and the same from the oldest to the newest.
+    hashes: HashSet<u64>,
+    order: VecDeque<u64>,
 }
 
 impl Known {
     fn new() -> Self {
-        let base = RandomState::new().hash_one(0_u8) % (MODULUS - 256) + 256;
-        Self { base, proofs: RandomState::new(), values: VecDeque::new() }
+        Self {
+            key: RandomState::new().hash_one(0_u8) | 1,
+            keyed: RandomState::new(),
+            tags: vec![0; 1 << (TAG_BITS - 6)],
+            lengths: HashMap::new(),
+            hashes: HashSet::new(),
+            order: VecDeque::new(),
+        }
     }
 
-    fn rolled(&self, bytes: &[u8]) -> u64 {
-        bytes.iter().fold(0, |hash, byte| self.next(hash, *byte))
+    /// The tag of the last [`START_BYTES`] bytes in `start`.
+    fn tag(&self, start: u64) -> u16 {
+        ((start & START_MASK).wrapping_mul(self.key) >> (u64::BITS - TAG_BITS)) as u16
     }
 
-    fn next(&self, hash: u64, byte: u8) -> u64 {
-        (times(hash, self.base) + u64::from(byte) + 1) % MODULUS
+    fn has(&self, tag: u16) -> bool {
+        self.tags[usize::from(tag >> 6)] & (1 << (tag & 63)) != 0
     }
 
     fn add(&mut self, text: &str) {
-        if text.len() < VALUE_BYTES_MIN {
+        let Some(start) = text.as_bytes().first_chunk::<START_BYTES>() else { return };
+        let tag = self.tag(start.iter().fold(0, |start, byte| shifted(start, *byte)));
+        let hash = self.keyed.hash_one(text.as_bytes());
+        if !self.hashes.insert(hash) {
             return;
         }
-        let value = Value {
-            length: text.len(),
-            rolling: self.rolled(text.as_bytes()),
-            proof: self.proofs.hash_one(text.as_bytes()),
-            power: (0..text.len()).fold(1, |power, _| times(power, self.base)),
-        };
-        if self.values.contains(&value) {
-            return;
+        self.tags[usize::from(tag >> 6)] |= 1 << (tag & 63);
+        let lengths = self.lengths.entry(tag).or_default();
+        if !lengths.contains(&text.len()) {
+            lengths.push(text.len());
         }
-        self.values.push_back(value);
-        if self.values.len() > VALUES_MAX {
-            self.values.pop_front();
+        // A length that no value has any more only costs a look.
+        self.order.push_back(hash);
+        if self.order.len() > VALUES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.hashes.remove(&oldest);
         }
     }
 
-    /// Adds the places at which `value` occurs.
-    fn find(&self, value: &Value, line: &[u8], found: &mut Vec<Range<usize>>) {
-        if line.len() < value.length {
-            return;
-        }
-        let mut hash = self.rolled(&line[..value.length]);
-        for end in value.length..=line.len() {
-            let range = end - value.length..end;
-            if hash == value.rolling && self.proofs.hash_one(&line[range.clone()]) == value.proof {
-                found.push(range.clone());
+    /// The places at which values occur, in the order of their beginnings. `None` if looking for them
+    /// takes too long.
+    fn find(&self, line: &[u8]) -> Option<Vec<Range<usize>>> {
+        let mut found = Vec::new();
+        let mut left = CONFIRMED_BYTES_MAX;
+        let mut start = 0;
+        for (at, byte) in line.iter().enumerate() {
+            start = shifted(start, *byte);
+            let Some(begin) = (at + 1).checked_sub(START_BYTES) else { continue };
+            let tag = self.tag(start);
+            if !self.has(tag) {
+                continue;
             }
-            if let Some(byte) = line.get(end) {
-                let leaving = times(value.power, u64::from(line[range.start]) + 1);
-                hash = (self.next(hash, *byte) + MODULUS - leaving) % MODULUS;
+            for length in self.lengths.get(&tag).into_iter().flatten() {
+                let Some(text) = line.get(begin..begin + length) else { continue };
+                left = left.checked_sub(*length)?;
+                if self.hashes.contains(&self.keyed.hash_one(text)) {
+                    found.push(begin..begin + length);
+                }
             }
         }
+        Some(found)
     }
+}
+
+fn shifted(start: u64, byte: u8) -> u64 {
+    start << 8 | u64::from(byte)
 }
 
 /// The content of the JSON string for a text.
@@ -141,14 +159,10 @@ impl Masks {
     pub(crate) fn masked<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let known = self.0.read();
         let Some(known) = known.as_ref() else { return Cow::Borrowed(text) };
-        let mut found = Vec::new();
-        for value in &known.values {
-            known.find(value, text.as_bytes(), &mut found);
-        }
+        let Some(found) = known.find(text.as_bytes()) else { return Cow::Borrowed(MASK) };
         if found.is_empty() {
             return Cow::Borrowed(text);
         }
-        found.sort_unstable_by_key(|range| (range.start, range.end));
         let mut masked = String::with_capacity(text.len());
         let mut done = 0;
         for range in found {
@@ -213,5 +227,16 @@ mod tests {
         }
         assert_eq!(masks.masked("secret-000000"), "secret-000000");
         assert_eq!(masks.masked(&format!("secret-{:06}", 2 * VALUES_MAX - 1)), MASK);
+    }
+
+    #[test]
+    fn a_line_that_imitates_secrets_is_masked_as_a_whole() {
+        let masks = Masks::default();
+        for at in 0..64 {
+            masks.add(&format!("same-start-{}", "x".repeat(500 + at)));
+        }
+        let line = "same-start-".repeat(700);
+        assert_eq!(masks.masked(&line), MASK);
+        assert_eq!(masks.masked("same-start-1"), "same-start-1");
     }
 }
