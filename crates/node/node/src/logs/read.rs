@@ -1,6 +1,8 @@
 //! Searches the files for the lines of one function.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
@@ -14,8 +16,8 @@ use mote_store::log_files::{LogFile, files};
 use super::Logs;
 use crate::log_line::REMOVED;
 
-/// Lines are passed on in pieces of about this size.
-const PIECE_BYTES: usize = 64 << 10;
+/// The part of a file that is read and passed on at a time. It is longer than any line.
+const PART_BYTES: u64 = 128 << 10;
 /// A file's lines may be this much older than its last change.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
@@ -66,7 +68,8 @@ pub(crate) struct Found {
     pub(crate) has_lines: bool,
 }
 
-/// A file that is searched.
+/// A file that is searched, or a part of it.
+#[derive(Default)]
 struct Text {
     bytes: Vec<u8>,
     /// Whether this process wrote it.
@@ -90,11 +93,16 @@ impl Logs {
         let mut missing = search.tail;
         let mut first = 0;
         for (at, file) in all.iter().enumerate().rev() {
-            let text = Text::read(file, self.own_from)?;
+            let text = match Text::read(file, self.own_from, 0, u64::MAX) {
+                Ok(text) => text,
+                // The writer has removed the file meanwhile, and all older ones.
+                Err(error) if error.kind() == ErrorKind::NotFound => break,
+                Err(error) => return Err(error),
+            };
             let mut matches = Vec::new();
             let mut is_used = false;
             let mut is_end = false;
-            for range in lines(&text.bytes, 0) {
+            for range in lines(&text.bytes) {
                 let line = &text.bytes[range.clone()];
                 if names.function.find(line).is_none() {
                     continue;
@@ -132,28 +140,29 @@ impl Logs {
 }
 
 impl Found {
-    /// The next wanted lines; `None` if there are no more. Blocks.
+    /// The next wanted lines; `None` if there are no more. Reads a part of a file at a time, because a
+    /// slow client must not hold a whole file in memory. Blocks.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         let names = Names::new(&self.search.function);
-        while let Some(file) = self.files.pop_front() {
-            let offset = std::mem::take(&mut self.offset);
+        while let Some(file) = self.files.front() {
             // The writer may have removed the file meanwhile.
-            let Ok(text) = Text::read(&file, self.own_from) else { continue };
+            let text = Text::read(file, self.own_from, self.offset as u64, PART_BYTES);
+            let text = text.unwrap_or_default();
             let mut piece = BytesMut::new();
-            for range in lines(&text.bytes, offset) {
-                let end = range.end + 1;
+            let mut end = 0;
+            for range in lines(&text.bytes) {
+                end = range.end + 1;
                 let line = &text.bytes[range];
                 let is_named = names.function.find(line).is_some();
                 if is_named && self.search.parse(line, &text).is_some() {
                     piece.extend_from_slice(line);
                     piece.extend_from_slice(b"\n");
                 }
-                // A slow client must not hold a whole file in memory.
-                if piece.len() >= PIECE_BYTES {
-                    self.offset = end;
-                    self.files.push_front(file);
-                    return Some(piece.freeze());
-                }
+            }
+            self.offset += end;
+            if end == 0 {
+                self.files.pop_front();
+                self.offset = 0;
             }
             if !piece.is_empty() {
                 return Some(piece.freeze());
@@ -175,8 +184,13 @@ impl Search {
 }
 
 impl Text {
-    fn read(file: &LogFile, own_from: u64) -> std::io::Result<Self> {
-        Ok(Self { bytes: std::fs::read(&file.path)?, is_own: file.number >= own_from })
+    /// Reads at most `limit` bytes of a file from `offset` on.
+    fn read(file: &LogFile, own_from: u64, offset: u64, limit: u64) -> std::io::Result<Self> {
+        let mut from = File::open(&file.path)?;
+        from.seek(SeekFrom::Start(offset))?;
+        let mut bytes = Vec::new();
+        from.take(limit).read_to_end(&mut bytes)?;
+        Ok(Self { bytes, is_own: file.number >= own_from })
     }
 }
 
@@ -218,14 +232,91 @@ impl Names {
     }
 }
 
-/// The lines from `offset` on, without their ends.
-fn lines(text: &[u8], offset: usize) -> impl Iterator<Item = Range<usize>> {
-    let mut start = offset.min(text.len());
+/// The whole lines of a text, without their ends. The last line may be in the middle of being written.
+fn lines(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut start = 0;
     std::iter::from_fn(move || {
-        // The last line may be in the middle of being written.
         let length = memchr(b'\n', text.get(start..)?)?;
         let line = start..start + length;
         start = line.end + 1;
         Some(line)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use mote_api::types::LogStream;
+
+    use super::*;
+    use crate::logs::Queue;
+
+    const LINES: u64 = 5_000;
+
+    fn line(at: u64, function: &str, stream: LogStream, message: &str) -> String {
+        let line = LogLine {
+            time: Timestamp::from_unix_us(at),
+            level: "info".into(),
+            message: message.into(),
+            function: function.into(),
+            revision: u64::from(stream != LogStream::Platform),
+            instance: None,
+            invocation: None,
+            stream,
+            sequence: at,
+        };
+        serde_json::to_string(&line).unwrap() + "\n"
+    }
+
+    fn logs(dir: &std::path::Path, texts: &[String]) -> Logs {
+        for (at, text) in texts.iter().enumerate() {
+            std::fs::write(dir.join(format!("{:06}.jsonl", at + 1)), text).unwrap();
+        }
+        let limits = mote_store::log_files::LogLimits {
+            bytes: 1 << 30,
+            age: Duration::from_secs(3_600),
+            bytes_per_day: 1 << 30,
+        };
+        Logs { dir: dir.to_owned(), limits, own_from: 9, queue: std::sync::Arc::<Queue>::default() }
+    }
+
+    fn found(logs: &Logs, tail: usize) -> Vec<u64> {
+        let search = Search { function: "f".into(), wanted: Wanted::default(), tail, before: None };
+        let mut found = logs.find(search).unwrap();
+        let mut all = Vec::new();
+        while let Some(piece) = found.next() {
+            assert!(piece.len() as u64 <= PART_BYTES);
+            let lines = piece.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            let lines = lines.map(|line| serde_json::from_slice::<LogLine>(line).unwrap());
+            all.extend(lines.map(|line| line.sequence));
+        }
+        all
+    }
+
+    #[test]
+    fn every_line_is_found_once_in_parts_of_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = |from: u64| -> String {
+            let of = |at| if at % 5 == 0 { "other" } else { "f" };
+            (from..from + LINES).map(|at| line(at, of(at), LogStream::Stdout, "x")).collect()
+        };
+        let logs = logs(dir.path(), &[text(1), text(1 + LINES), "{\"torn".to_owned()]);
+        let expected: Vec<u64> = (1..=2 * LINES).filter(|at| at % 5 != 0).collect();
+        assert_eq!(found(&logs, usize::MAX), expected);
+        for tail in [0, 1, 3_999, 4_000, 4_001, 7_999, 8_000, 9_000] {
+            let first = expected.len().saturating_sub(tail);
+            assert_eq!(found(&logs, tail), expected[first..], "{tail}");
+        }
+    }
+
+    #[test]
+    fn lines_before_a_removal_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = line(1, "f", LogStream::Stdout, "old");
+        let removed = line(2, "f", LogStream::Platform, REMOVED);
+        let said = line(3, "f", LogStream::Stdout, REMOVED);
+        let logs = logs(dir.path(), &[old.clone(), old + &removed + &said, said]);
+        assert_eq!(found(&logs, usize::MAX), [3, 3]);
+        assert_eq!(found(&logs, 9), [3, 3]);
+        assert_eq!(found(&logs, 1), [3]);
+    }
 }

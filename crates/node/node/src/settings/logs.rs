@@ -8,7 +8,7 @@ use mote_store::log_files::LogLimits;
 
 use super::Check;
 
-const SIZES: RangeInclusive<u64> = 16 << 20..=16 << 30;
+const SIZES: RangeInclusive<u64> = 16 << 20..=1 << 30;
 const AGES_MS: RangeInclusive<u64> = 60 * 1_000..=10 * 366 * 24 * 60 * 60 * 1_000;
 const WRITES: RangeInclusive<u64> = 1 << 20..=1 << 50;
 
@@ -21,9 +21,7 @@ impl Check<'_> {
                 self.settle("log_size", "off".to_owned());
                 None
             }
-            _ => {
-                self.amount("log_size", "64MiB", size, SIZES, "a size from 16MiB to 16GiB, or off")
-            }
+            _ => self.amount("log_size", "64MiB", size, SIZES, "a size from 16MiB to 1GiB, or off"),
         };
         let time = |text: &str| parse_duration_ms(text).ok();
         let age =

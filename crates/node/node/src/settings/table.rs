@@ -101,7 +101,7 @@ pub const SETTINGS: [Setting; 58] = [
     Setting {
         key: "log_size",
         default: "`64MiB`",
-        text: "How much of the disk the lines of all functions' logs may take, from 16 MiB to 16 GiB. The oldest lines are removed. With `off`, lines are only in memory and end with the node. See [Logs](../guides/operating.md#logs-of-functions).",
+        text: "How much of the disk the lines of all functions' logs may take, from 16 MiB to 1 GiB. The oldest lines are removed. With `off`, lines are only in memory and end with the node. See [Logs](../guides/operating.md#logs-of-functions).",
     },
     Setting { key: "log_age", default: "`14d`", text: "How long these lines are kept." },
     Setting {
