@@ -27,7 +27,9 @@ struct Figures {
     running: u64,
     memory_bytes: u64,
     memory_limit_bytes: u64,
+    /// Of the instances that run, and of those that have ended.
     cpu_ns: u64,
+    ended_cpu_ns: u64,
 }
 
 impl FunctionGauges {
@@ -42,11 +44,8 @@ impl FunctionGauges {
             let figures = all.entry(revision.spec.name.to_string()).or_default();
             figures.queued += status.queued as u64;
             // All revisions of a function share this sum.
-            figures.cpu_ns = figures.cpu_ns.max(ended_ns);
-        }
-        for revision in self.0.revisions() {
-            let Some(figures) = all.get_mut(revision.spec.name.as_str()) else { continue };
-            for instance in revision.status().instances {
+            figures.ended_cpu_ns = ended_ns;
+            for instance in status.instances {
                 figures.running += instance.in_flight as u64;
                 figures.memory_bytes += instance.memory_bytes.unwrap_or(0);
                 figures.memory_limit_bytes += revision.spec.limits.memory_bytes;
@@ -88,7 +87,7 @@ impl Collector for FunctionGauges {
         let mut family =
             encoder.encode_descriptor("function_cpu", help, Some(&Unit::Seconds), kind)?;
         for (function, figures) in &all {
-            let seconds = figures.cpu_ns as f64 / 1e9;
+            let seconds = (figures.cpu_ns + figures.ended_cpu_ns) as f64 / 1e9;
             let labels = [("function", function.as_str())];
             ConstCounter::new(seconds).encode(family.encode_family(&labels)?)?;
         }

@@ -445,10 +445,13 @@ impl Invoker for Engine {
     }
 
     async fn invoke(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
+        // Boxed to keep the futures of all other nodes small.
         match self.shared.watch.get() {
-            None => self.run(route, invocation).await,
-            // Boxed to keep the futures of all other nodes small.
             Some(watch) => Box::pin(self.watched(watch, route, invocation)).await,
+            None if self.shared.config.tracer.is_some() => {
+                Box::pin(self.run(route, invocation)).await
+            }
+            None => self.answer(route, invocation).await,
         }
     }
 }
@@ -467,7 +470,6 @@ impl Engine {
     }
 
     /// Runs an invocation that is not shown to the watch ([`Engine::set_watch`]).
-    #[inline]
     pub async fn run(&self, route: &Route, mut invocation: Invocation) -> Result<Reply, Fault> {
         let Some(tracer) = self.shared.config.tracer.as_deref() else {
             return self.answer(route, invocation).await;

@@ -504,11 +504,7 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let has_neighbours = revision.has_neighbours(now);
     let mut follow_ups = Vec::new();
     let mut pool = revision.pool.lock();
-    if let Some(worker) = pool.worker_mut(key)
-        && let Some(usage) = worker.instance_mut().control.usage()
-    {
-        revision.metrics.used_cpu(usage.cpu_ns);
-    }
+    let control = pool.worker_mut(key).map(|worker| worker.instance_mut().control.clone());
     let Some(ended) = pool.ended(key, &fault.to_string(), now) else { return };
     let expected = ended.stop.is_some();
     let hung = ended.stop.as_ref().is_some_and(|stop| stop.hung);
@@ -533,6 +529,9 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     pool.dispatch(now, &mut follow_ups);
     let tells = if !expected || hung { pool.tells(now) } else { None };
     drop(pool);
+    if let Some(usage) = control.and_then(|control| control.usage()) {
+        revision.metrics.used_cpu(usage.cpu_ns);
+    }
     let reason = match (&fault, &ended.stop) {
         (Fault::OutOfMemory { .. }, _) => "memory",
         (_, Some(stop)) => stop.reason.as_str(),
