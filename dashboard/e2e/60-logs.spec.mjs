@@ -32,7 +32,7 @@ export default async function ({ browser, step, check, until, newPage, login, op
     await page.waitForSelector("text=No line fits.");
     await page.fill("input[type=search]", "");
   });
-  await step("logs: lines of mote and of the function are told apart", async () => {
+  await step("logs: lines of mote look different from lines of the function", async () => {
     await page.selectOption("select >> nth=1", "platform");
     await until(async () => (await page.locator(".log-from-stdout").count()) === 0 && (await texts()).length > 0, "only lines of mote");
     await page.selectOption("select >> nth=1", "");

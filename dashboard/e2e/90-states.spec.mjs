@@ -27,7 +27,7 @@ export default async function ({ step, check, until, newPage, login, open, api, 
     await page.reload();
     await page.waitForSelector("nav[aria-label=Views]");
   });
-  await step("state: too many requests are said, and the page waits as long as it is told", async () => {
+  await step("state: the page reports that requests are too many, and waits as long as the node asks", async () => {
     let asked = 0;
     await page.route("**/v1/functions?view=summary", (route) => {
       asked += 1;

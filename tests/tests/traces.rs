@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use mote_tests::mqtt::{self, Broker};
-use mote_tests::{Node, free_address, skip, wait_for};
+use mote_tests::{Node, free_address, repository, skip, wait_for};
 use serde_json::Value;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -54,7 +54,11 @@ impl Collector {
     fn start() -> Option<Self> {
         let home = std::env::var("HOME").unwrap_or_default();
         let folder = std::env::var("XDG_CACHE_HOME").unwrap_or(format!("{home}/.cache"));
-        let program = format!("{folder}/mote-tools/collector-0.137.0/collector");
+        let script = repository().join("scripts/build-collector.sh");
+        let script = std::fs::read_to_string(script).expect("the script");
+        let version = script.lines().find_map(|line| line.strip_prefix("VERSION="));
+        let version = version.expect("a version");
+        let program = format!("{folder}/mote-tools/collector-{version}/collector");
         if !Path::new(&program).exists() {
             return None;
         }

@@ -36,8 +36,8 @@ pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     number.checked_mul(factor).ok_or(QuantityError::TooLarge)
 }
 
-/// Reads a duration such as `100ms`, `10s`, `5m`, `1h` or `14d` and returns milliseconds. Accepts only
-/// whole numbers.
+/// Reads a duration such as `100ms`, `10s`, `5m`, `1h` or `14d` and returns milliseconds. Accepts
+/// only whole numbers.
 pub fn parse_duration_ms(text: &str) -> Result<u64, QuantityError> {
     let (number, unit) = split(text)?;
     let factor: u64 = match unit {
@@ -119,6 +119,7 @@ mod tests {
             ("10s", Ok(10_000)),
             ("5m", Ok(300_000)),
             ("1h", Ok(3_600_000)),
+            ("14d", Ok(1_209_600_000)),
             ("10", Err(QuantityError::Malformed)),
             ("10 sec", Err(QuantityError::Malformed)),
             ("1.5s", Err(QuantityError::Malformed)),

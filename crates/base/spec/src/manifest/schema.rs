@@ -301,7 +301,7 @@ fn of_async(key: &str) -> Option<Value> {
         "max_age" => like(DURATION, "An older invocation is given up."),
         "concurrency" => integer(1, 64, "Accepted invocations that run at once."),
         "on_success" => recipient("Who receives the result."),
-        "on_failure" => recipient("Who is told of an invocation that failed for good."),
+        "on_failure" => recipient("Where the node reports an invocation that has failed for good."),
         _ => return None,
     })
 }

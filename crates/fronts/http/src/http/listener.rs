@@ -199,8 +199,8 @@ impl<I: Invoker> HttpFront<I> {
         }
     }
 
-    /// Takes a seat for a connection from `address`. If no seat is free, the client receives the reason,
-    /// provided that this needs no waiting, and the connection has to be closed.
+    /// Takes a seat for a connection from `address`. If no seat is free, the client receives the
+    /// reason, provided that this needs no waiting, and the connection has to be closed.
     fn sit(&self, stream: &TcpStream, address: IpAddr) -> Option<Arc<Seat<IpAddr>>> {
         match self.connections.take(address_owner(address)) {
             Ok(seat) => Some(Arc::new(seat)),
