@@ -134,6 +134,7 @@ fn expected(method: &str, path: &str, role: &str, is_own: bool) -> Expected {
         "keys",
         "kv",
         "openapi.json",
+        "traces",
     ];
     let is_cluster = path.ends_with("/split") || path.ends_with("/{number}");
     let is_namespace = below("namespaces") && reads;
@@ -158,13 +159,16 @@ fn expected(method: &str, path: &str, role: &str, is_own: bool) -> Expected {
 
 #[test]
 fn every_route_asks_for_the_scope_of_a_token() {
-    let (node, admin) = start(&[]);
+    let (node, admin) = start(&["--trace", "100%"]);
     deploy_ok(&node, "orchard", "hello", &[("app.py", HELLO)]);
     node.deploy_ok("hello", &[("app.py", HELLO)]);
     let scoped = ROLES.map(|role| (role, token(&node, role, role, Some("plant"))));
     let whole = ROLES.map(|role| (role, token(&node, &format!("whole-{role}"), role, None)));
     let accepted = node.call("POST", "/hello.orchard", &[("prefer", "respond-async")], b"");
     let id = accepted.json()["id"].as_str().expect("an id").to_owned();
+    let trace = wait_for("the call's trace", || {
+        node.management("/v1/traces")["traces"][0]["trace"].as_str().map(str::to_owned)
+    });
     let document = node.management("/v1/openapi.json");
     let mut asked = 0;
     // The names in the token's own namespace do not exist, so that nothing is changed. `exists`
@@ -184,6 +188,8 @@ fn every_route_asks_for_the_scope_of_a_token() {
                 ("own", Some("invocations" | "dead-letters")) => "nothing".to_owned(),
                 ("foreign", Some("invocations" | "dead-letters")) => id.clone(),
                 (_, Some("invocations" | "dead-letters")) => "nothing".to_owned(),
+                ("foreign", Some("traces")) => trace.clone(),
+                (_, Some("traces")) => "nothing".to_owned(),
                 ("own", Some("namespaces")) => "plant".to_owned(),
                 ("foreign", Some("namespaces")) => "orchard".to_owned(),
                 (_, Some("namespaces")) => kind.to_owned(),
@@ -223,6 +229,7 @@ fn every_route_asks_for_the_scope_of_a_token() {
                             if exists
                                 && !path.contains("/invocations")
                                 && !path.contains("/dead-letters")
+                                && !path.contains("/traces")
                             {
                                 let none = target.replace("orchard", "nowhere");
                                 let same = manage(admin, &upper, &none, token, b"");
