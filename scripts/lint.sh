@@ -39,12 +39,19 @@ clippy() {
   return $result
 }
 
+# With tokio's "test-util", every timer takes a lock. One dependency in the program is enough.
+no_test_clock() {
+  ! cargo tree --locked --package mote --edges normal,features --invert tokio |
+    grep 'tokio feature "test-util"'
+}
+
 mapfile -t shell < <(git ls-files 'scripts/*.sh' 'demo/*.sh' 'bench/*.sh' 'deploy/*.sh' deploy/packages/deb deploy/openrc deploy/procd lab .ci/run)
 mapfile -t node < <(git ls-files 'shims/*.mjs')
 mapfile -t python < <(git ls-files 'scripts/*.py' 'shims/*.py')
 
 lint "Rust, format" cargo fmt --all --check
 lint "Rust, clippy" clippy
+lint "Rust, features of the program" no_test_clock
 lint "Rust, cycles of modules" python3 -B scripts/check-cycles.py
 lint "shell" shellcheck "${shell[@]}"
 lint "JavaScript, syntax" each node --check -- "${node[@]}"

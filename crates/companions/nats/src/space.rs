@@ -321,14 +321,14 @@ fn field(message: &Message, name: &str) -> Option<u64> {
 
 /// The place of a message, as its reply subject tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
-    sequence: u64,
-    consumed: u64,
-    time_unix_ms: u64,
+pub(crate) struct Place {
+    pub(crate) sequence: u64,
+    pub(crate) consumed: u64,
+    pub(crate) time_unix_ms: u64,
 }
 
 impl Place {
-    fn of(message: &Message) -> Option<Self> {
+    pub(crate) fn of(message: &Message) -> Option<Self> {
         Self::parse(message.reply.as_ref()?.as_str())
     }
 

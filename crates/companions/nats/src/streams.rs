@@ -1,9 +1,8 @@
 //! The requests of the node about streams.
 
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
-use async_nats::{HeaderMap, jetstream};
+use async_nats::HeaderMap;
 use bytes::Bytes;
-use futures_util::TryStreamExt as _;
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use mote_journal::nats::{NatsError, PageOf, Reply, ServerStatus, Stored};
 use serde_json::json;
@@ -11,10 +10,13 @@ use tokio::time::Instant;
 
 use crate::api::{self, ApiError, code};
 use crate::connection::{Connection, Lost};
+use crate::space::Place;
 
 /// The most messages of a page and their most bytes, so that an answer fits into a frame.
 const PAGE_MAX: u32 = 2_000;
 const PAGE_BYTES_MAX: usize = 8 << 20;
+/// After this many nanoseconds without a request, the server forgets a consumer.
+const CONSUMER_IDLE_NS: u64 = 10_000_000_000;
 /// How long a direct read may take before the stream's leader is asked instead.
 const DIRECT_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 /// The header fields in the answer to a direct read.
@@ -35,53 +37,88 @@ pub(crate) async fn read(
     let most = page.most.clamp(1, PAGE_MAX);
     let mut messages = Vec::new();
     if page.from <= last_sequence && number("messages") > 0 {
-        let read = tokio::time::timeout_at(until, fetch(connection, page, most, until));
-        messages = match read.await {
-            Ok(Ok(messages)) => messages,
-            Ok(Err(error)) => return Err(connection.unreachable(&error.to_string())),
+        messages = match tokio::time::timeout_at(until, fetch(connection, page, most, until)).await
+        {
+            Ok(fetched) => fetched?,
             Err(_) => return Err(connection.unreachable("it did not answer in time")),
         };
     }
     Ok(Reply::Page { messages, last_sequence })
 }
 
-/// Reads the messages of a page. The server forgets the consumer that is used for this.
+/// Reads the messages of a page through a consumer that exists for this page only.
 async fn fetch(
     connection: &Connection,
     page: &PageOf,
     most: u32,
     until: Instant,
-) -> Result<Vec<Stored>, Box<dyn std::error::Error + Send + Sync>> {
-    let context = jetstream::new(connection.client(until).await?);
-    let config = pull::Config {
-        deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: page.from.max(1) },
-        ack_policy: AckPolicy::None,
-        filter_subject: page.subjects.clone().unwrap_or_default(),
-        inactive_threshold: std::time::Duration::from_secs(10),
-        memory_storage: true,
-        num_replicas: 1,
-        ..Default::default()
+) -> Result<Vec<Stored>, NatsError> {
+    let stream = &page.stream;
+    let consumer = json!({
+        "stream_name": stream,
+        "config": {
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": page.from.max(1),
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "filter_subject": page.subjects.as_deref().unwrap_or_default(),
+            "inactive_threshold": CONSUMER_IDLE_NS,
+            "mem_storage": true,
+            "num_replicas": 1,
+        },
+    });
+    let made = api::call(connection, &format!("CONSUMER.CREATE.{stream}"), &consumer, until).await;
+    let made = made.map_err(|error| error.of_stream(stream))?;
+    let Some(name) = made["name"].as_str() else {
+        return Err(connection.unreachable("an answer without a consumer"));
     };
-    let consumer = context.create_consumer_on_stream(config, page.stream.as_str()).await?;
-    let fetched = consumer.fetch().max_messages(most as usize).max_bytes(PAGE_BYTES_MAX);
-    let mut fetched = fetched.messages().await?;
+    let fetched = pull(connection, stream, name, most, until).await;
+    // If this request does not arrive, the server still forgets the consumer after some time.
+    let unused = format!("CONSUMER.DELETE.{stream}.{name}");
+    let _ = api::call(connection, &unused, &json!({}), until).await;
+    fetched
+}
+
+/// Asks a consumer for the messages that are there now. The server ends its answer with a message
+/// that has a status and no content, unless it has sent as many as were asked for.
+async fn pull(
+    connection: &Connection,
+    stream: &str,
+    consumer: &str,
+    most: u32,
+    until: Instant,
+) -> Result<Vec<Stored>, NatsError> {
+    let (client, losses) = connection.client_and_losses(until).await?;
+    let failed = |error: &dyn std::error::Error| connection.unreachable(&error.to_string());
+    let inbox = client.new_inbox();
+    let mut answers = client.subscribe(inbox.clone()).await.map_err(|error| failed(&error))?;
+    let asked = json!({"batch": most, "max_bytes": PAGE_BYTES_MAX, "no_wait": true}).to_string();
+    let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
+    let sent = client.publish_with_reply(subject, inbox, asked.into()).await;
+    sent.map_err(|error| failed(&error))?;
     let mut messages = Vec::new();
-    while let Some(message) = fetched.try_next().await? {
-        let info = message.info()?;
-        let time_ms = info.published.unix_timestamp_nanos() / 1_000_000;
-        let sequence = info.stream_sequence;
-        let time_unix_ms = u64::try_from(time_ms)?;
+    while messages.len() < most as usize {
+        let message = tokio::select! {
+            message = answers.next() => message,
+            () = connection.lost(losses) => None,
+        };
+        let Some(message) = message else {
+            return Err(connection.unreachable("the connection was lost"));
+        };
+        if message.status.is_some() {
+            break;
+        }
+        let Some(Place { sequence, time_unix_ms, .. }) = Place::of(&message) else {
+            return Err(connection.unreachable("a message without its place in the stream"));
+        };
         messages.push(Stored {
             sequence,
             time_unix_ms,
             subject: message.subject.to_string(),
             headers: fields(message.headers.as_ref()),
-            body: message.payload.clone(),
+            body: message.payload,
         });
     }
-    let name = consumer.cached_info().name.clone();
-    // If this request does not arrive, the server still forgets the consumer after some time.
-    let _ = context.delete_consumer_from_stream(name, page.stream.as_str()).await;
     Ok(messages)
 }
 
@@ -202,9 +239,9 @@ fn parsed(block: &[u8]) -> Vec<(String, String)> {
 /// Converts a time in the server's format into milliseconds since 1970. Returns 0 if it cannot be
 /// read.
 fn unix_ms(text: &str) -> u64 {
-    async_nats::datetime::parse_rfc3339(text)
+    text.parse::<jiff::Timestamp>()
         .ok()
-        .and_then(|time| u64::try_from(time.unix_timestamp_nanos() / 1_000_000).ok())
+        .and_then(|time| u64::try_from(time.as_millisecond()).ok())
         .unwrap_or(0)
 }
 
@@ -218,4 +255,15 @@ pub(crate) async fn check(connection: &Connection, until: Instant) -> Result<Rep
         version: server.version,
         streams: info["streams"].as_u64().unwrap_or(0),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_the_server_are_read_to_the_millisecond() {
+        assert_eq!(unix_ms("2023-11-14T22:13:20.123456789Z"), 1_700_000_000_123);
+        assert_eq!(unix_ms("yesterday"), 0);
+    }
 }
