@@ -20,7 +20,7 @@ pub struct TraceSummary {
     pub revision: u64,
     /// `http`, `coap`, `mqtt`, `schedule`, `function` or `admin`.
     pub trigger: String,
-    /// Method and path; empty for a call that was recorded only because it failed or was slow.
+    /// Method and path.
     pub name: String,
     /// The status of the answer; 0 if the caller did not wait for it.
     pub status: u16,

@@ -493,6 +493,16 @@ impl Phases {
         self.returned_ns = within(returned_ns, self.entered_ns);
     }
 
+    /// Notes that the invocation failed at `now_ns`. A worker says nothing about the times of a
+    /// failed invocation, so all of the time since t1 counts as time in the handler.
+    pub fn fail(&mut self, now_ns: u64) {
+        self.answered_ns = now_ns;
+        if self.sent_ns > 0 {
+            self.entered_ns = self.sent_ns;
+            self.returned_ns = now_ns.max(self.sent_ns);
+        }
+    }
+
     /// Waiting time before the frame left, without the time in which an instance started.
     pub fn queue_ns(&self) -> u64 {
         self.sent_ns.saturating_sub(self.received_ns).saturating_sub(self.init_ns)

@@ -323,6 +323,10 @@ impl FunctionMetrics {
     pub fn answered(&self, trigger: Trigger, phases: &Phases) {
         let of_trigger = self.of_trigger(trigger);
         of_trigger.invocations[0].inc();
+        self.took(of_trigger, phases);
+    }
+
+    fn took(&self, of_trigger: &TriggerMetrics, phases: &Phases) {
         let whole_ns = phases.answered_ns.saturating_sub(phases.received_ns);
         of_trigger.request_duration.observe_ns(whole_ns);
         let timings = self.timings();
@@ -334,11 +338,16 @@ impl FunctionMetrics {
         }
     }
 
-    /// Counts an invocation that ended with a fault.
-    pub fn failed(&self, trigger: Trigger, fault: &Fault) {
+    /// Counts an invocation that ended with a fault. Its durations count like those of answered
+    /// invocations if it has waited or run; a refusal at once says nothing about them.
+    pub fn failed(&self, trigger: Trigger, fault: &Fault, phases: &Phases) {
         let outcome = fault.answer().outcome;
         let at = OUTCOMES.iter().position(|o| *o == outcome).unwrap_or(5);
-        self.of_trigger(trigger).invocations[at].inc();
+        let of_trigger = self.of_trigger(trigger);
+        of_trigger.invocations[at].inc();
+        if phases.answered_ns > 0 {
+            self.took(of_trigger, phases);
+        }
     }
 
     /// Counts an instance that became ready, `took_ns` after its start had begun.
@@ -424,7 +433,7 @@ mod tests {
     fn the_text_format_names_counters_as_their_samples() {
         let metrics = Metrics::default();
         let function = metrics.function(&FunctionName::new("thermo").expect("a name"));
-        function.failed(Trigger::Http, &Fault::Stopping);
+        function.failed(Trigger::Http, &Fault::Stopping, &Phases::default());
         function.ready(2_000_000);
         function.ready(3_000_000);
         assert_eq!(function.starts(), (2, 5_000_000));
@@ -446,11 +455,11 @@ mod tests {
         let metrics = Metrics::default();
         let name = FunctionName::new("thermo").expect("a name");
         let first = metrics.function(&name);
-        first.failed(Trigger::Http, &Fault::Stopping);
+        first.failed(Trigger::Http, &Fault::Stopping, &Phases::default());
         let second = metrics.function(&name);
         let total = |of: &FunctionMetrics| of.totals().iter().map(|(_, count)| count).sum::<u64>();
         assert_eq!(total(&second), 1, "a new revision begins with the function's counts");
-        second.failed(Trigger::Coap, &Fault::Stopping);
+        second.failed(Trigger::Coap, &Fault::Stopping, &Phases::default());
         assert_eq!(total(&first), 2);
 
         metrics.forget(&name);

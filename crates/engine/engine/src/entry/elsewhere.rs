@@ -18,7 +18,7 @@ use mote_spec::{FunctionSpec, Runtime};
 use tokio::sync::oneshot;
 
 use crate::entry::engine::Engine;
-use crate::entry::offer::{Offer, Origin, Unanswered};
+use crate::entry::offer::{Failure, Offer, Origin, Unanswered};
 use crate::entry::routes::Route;
 use crate::revision::pool::Pending;
 use crate::revision::{Revision, answered};
@@ -33,11 +33,11 @@ impl Engine {
         elsewhere: Option<&Arc<dyn Elsewhere>>,
         route: &Route,
         mut unanswered: Unanswered,
-    ) -> Result<Reply, Fault> {
+    ) -> Result<Reply, Failure> {
         let revision = &route.revision;
         loop {
             let (offer, place) = match unanswered {
-                Unanswered::Failed(fault) => return Err(fault),
+                Unanswered::Failed(failure) => return Err(failure),
                 Unanswered::Leaves(left) => (left.0, Some(left.1)),
                 Unanswered::Overflows(offer) => (*offer, revision.claim(elsewhere)),
                 Unanswered::Replaced(offer) => {
@@ -49,8 +49,9 @@ impl Engine {
                     let place = revision.claim(elsewhere);
                     if place.is_none() {
                         let Invocation { trigger, id, .. } = offer.invocation;
-                        revision.failed(trigger, id, &Fault::NodeFull);
-                        return Err(Fault::NodeFull);
+                        let failure = Fault::NodeFull.into();
+                        revision.failed(trigger, id, &failure);
+                        return Err(failure);
                     }
                     (offer, place)
                 }
@@ -111,22 +112,22 @@ impl Revision {
         &self,
         offer: Offer,
         place: Box<dyn Place>,
-    ) -> Result<Result<Reply, Fault>, Offer> {
+    ) -> Result<Result<Reply, Failure>, Offer> {
         let Offer { invocation, attempts, moved, .. } = offer;
         let trigger = invocation.trigger;
         let id = invocation.id;
         let origin = Origin::Movable;
         match place.send(invocation).await {
-            Sent::Answered(result) => Ok(result),
+            Sent::Answered(result) => Ok(result.map_err(Failure::from)),
             Sent::Back(invocation) => Err(Offer { invocation, attempts, moved, origin }),
             // The same rule as for workers that die: the invocation runs once more if that is safe.
             Sent::Lost(Some(invocation), _) if attempts == 0 && invocation.is_idempotent() => {
                 Err(Offer { invocation, attempts: 1, moved: true, origin })
             }
             Sent::Lost(_, fault) => {
-                let fault = fault.at_attempt(attempts + 1);
-                self.failed(trigger, id, &fault);
-                Ok(Err(fault))
+                let failure = fault.at_attempt(attempts + 1).into();
+                self.failed(trigger, id, &failure);
+                Ok(Err(failure))
             }
         }
     }
@@ -194,8 +195,10 @@ impl Revision {
         match self.invoke(Offer::new(invocation, Origin::Guest)).await {
             Ok(reply) => Ran::Answered(Ok(reply)),
             Err(Unanswered::Replaced(_)) if self.pool.lock().is_closed() => Ran::NotHere,
-            Err(Unanswered::Failed(Fault::QueueFull | Fault::NodeFull)) => Ran::Busy,
-            Err(Unanswered::Failed(fault)) => Ran::Answered(Err(fault)),
+            Err(Unanswered::Failed(Failure { fault, .. })) => match fault {
+                Fault::QueueFull | Fault::NodeFull => Ran::Busy,
+                fault => Ran::Answered(Err(fault)),
+            },
             Err(_) => Ran::Busy,
         }
     }

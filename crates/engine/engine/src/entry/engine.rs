@@ -26,11 +26,11 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::entry::offer::{Offer, Origin, Unanswered};
+use crate::entry::offer::{Failure, Offer, Origin, Unanswered};
 use crate::entry::placed::{self, Placed};
 use crate::entry::routes::{Route, Routes, Serving};
 use crate::entry::settings::Config;
-use crate::entry::traces::{Outcome, Traced};
+use crate::entry::traces::{MethodAndPath, Outcome, Traced};
 use crate::entry::watch::Watch;
 use crate::instance::launch;
 use crate::instance::prewarm::{Prewarm, PrewarmedPrograms};
@@ -376,7 +376,7 @@ impl Engine {
         &self,
         route: &Route,
         mut offer: Offer,
-    ) -> Result<Reply, Fault> {
+    ) -> Result<Reply, Failure> {
         let trigger = offer.invocation.trigger;
         let id = offer.invocation.id;
         let mut last = route.revision.clone();
@@ -389,14 +389,15 @@ impl Engine {
             last = next;
             match last.invoke(offer).await {
                 Ok(reply) => return Ok(reply),
-                Err(Unanswered::Failed(fault)) => return Err(fault),
+                Err(Unanswered::Failed(failure)) => return Err(failure),
                 Err(Unanswered::Replaced(back) | Unanswered::Overflows(back)) => offer = *back,
                 // This cannot happen, because only invocations that may leave do so.
                 Err(Unanswered::Leaves(left)) => offer = left.0,
             }
         };
-        last.failed(trigger, id, &fault);
-        Err(fault)
+        let failure = fault.into();
+        last.failed(trigger, id, &failure);
+        Err(failure)
     }
 }
 
@@ -451,7 +452,7 @@ impl Invoker for Engine {
             None if self.shared.config.tracer.is_some() => {
                 Box::pin(self.run(route, invocation)).await
             }
-            None => self.answer(route, invocation).await,
+            None => self.answer(route, invocation).await.map_err(|failure| failure.fault),
         }
     }
 }
@@ -472,9 +473,10 @@ impl Engine {
     /// Runs an invocation that is not shown to the watch ([`Engine::set_watch`]).
     pub async fn run(&self, route: &Route, mut invocation: Invocation) -> Result<Reply, Fault> {
         let Some(tracer) = self.shared.config.tracer.as_deref() else {
-            return self.answer(route, invocation).await;
+            return self.answer(route, invocation).await.map_err(|failure| failure.fault);
         };
         let traced = Traced {
+            asked: MethodAndPath::of(&invocation.head),
             recorded: tracer.begin(&mut invocation),
             tracer,
             id: invocation.id,
@@ -487,19 +489,19 @@ impl Engine {
         let result = self.answer(route, invocation).await;
         traced.end(match &result {
             Ok(reply) => Outcome::Answered { status: reply.status, phases: reply.phases },
-            Err(fault) => Outcome::Failed(fault),
+            Err(Failure { fault, phases }) => Outcome::Failed { fault, phases: *phases },
         });
-        result
+        result.map_err(|failure| failure.fault)
     }
 
     #[inline]
-    async fn answer(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
+    async fn answer(&self, route: &Route, invocation: Invocation) -> Result<Reply, Failure> {
         let elsewhere = self.shared.elsewhere.get();
         let elsewhere = elsewhere.filter(|_| route.revision.may_move(&invocation));
         let origin = if elsewhere.is_some() { Origin::Movable } else { Origin::Own };
         match route.revision.invoke(Offer::new(invocation, origin)).await {
             Ok(reply) => Ok(reply),
-            Err(Unanswered::Failed(fault)) => Err(fault),
+            Err(Unanswered::Failed(failure)) => Err(failure),
             Err(unanswered) => Box::pin(self.go_on(elsewhere, route, unanswered)).await,
         }
     }

@@ -2,7 +2,7 @@
 //! answer it.
 
 use mote_core::elsewhere::Place;
-use mote_core::{Fault, Invocation};
+use mote_core::{Fault, Invocation, Phases};
 
 /// Where an invocation may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Offer {
 
 /// Why a revision has not answered an invocation.
 pub(crate) enum Unanswered {
-    Failed(Fault),
+    Failed(Failure),
     /// The revision was replaced before it answered, so another revision must run the invocation.
     /// If the revision is not closed, the reason is that the node had no memory for an instance.
     Replaced(Box<Offer>),
@@ -48,8 +48,30 @@ pub(crate) enum Unanswered {
     Leaves(Box<(Offer, Box<dyn Place>)>),
 }
 
+/// The failure of an invocation, and how its time was spent until then.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) fault: Fault,
+    /// All 0 if the invocation was refused.
+    pub(crate) phases: Phases,
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self { fault, phases: Phases::default() }
+    }
+}
+
 impl From<Fault> for Unanswered {
     fn from(fault: Fault) -> Self {
-        Unanswered::Failed(fault)
+        Unanswered::Failed(fault.into())
+    }
+}
+
+impl Unanswered {
+    /// The failure, at `now_ns`, of an invocation that waited or ran until then.
+    pub(crate) fn failed(fault: Fault, mut phases: Phases, now_ns: u64) -> Self {
+        phases.fail(now_ns);
+        Unanswered::Failed(Failure { fault, phases })
     }
 }

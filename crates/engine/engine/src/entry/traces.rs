@@ -1,5 +1,6 @@
 //! The seam between the engine and the recording of traces.
 
+use mote_core::invocation::Head;
 use mote_core::trace::TraceParent;
 use mote_core::{Fault, Invocation, InvocationId, Phases, Trigger};
 use mote_spec::FunctionName;
@@ -23,8 +24,41 @@ pub struct Recorded {
     pub own: TraceParent,
     /// The span that made the request, if it came with one.
     pub parent: Option<u64>,
-    pub method: String,
-    pub path: String,
+}
+
+/// The beginning of an invocation's method and path. Every invocation of a node that records has
+/// one, because it is recorded also if it turns out to fail; so it needs no allocation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MethodAndPath {
+    bytes: [u8; MethodAndPath::BYTES_MAX],
+    method_len: u8,
+    len: u8,
+}
+
+impl MethodAndPath {
+    const BYTES_MAX: usize = 254;
+
+    pub(crate) fn of(head: &Head) -> Self {
+        let mut bytes = [0; Self::BYTES_MAX];
+        let mut len = 0;
+        let mut add = |part: &[u8]| {
+            let part = &part[..part.len().min(Self::BYTES_MAX - len)];
+            bytes[len..len + part.len()].copy_from_slice(part);
+            len += part.len();
+            len as u8
+        };
+        let method_len = add(head.method());
+        let len = add(head.path());
+        Self { bytes, method_len, len }
+    }
+
+    fn method(&self) -> &[u8] {
+        &self.bytes[..self.method_len.into()]
+    }
+
+    fn path(&self) -> &[u8] {
+        &self.bytes[self.method_len.into()..self.len.into()]
+    }
 }
 
 /// An invocation that has ended.
@@ -34,6 +68,9 @@ pub struct EndedCall<'a> {
     pub trigger: Trigger,
     pub function: &'a FunctionName,
     pub revision: u64,
+    pub method: &'a [u8],
+    /// The beginning of a long path.
+    pub path: &'a [u8],
     /// When the invocation arrived, in monotonic nanoseconds.
     pub received_ns: u64,
     pub outcome: Outcome<'a>,
@@ -46,7 +83,10 @@ pub enum Outcome<'a> {
         status: u16,
         phases: Phases,
     },
-    Failed(&'a Fault),
+    Failed {
+        fault: &'a Fault,
+        phases: Phases,
+    },
     /// Nobody waited for the answer any more.
     Left,
 }
@@ -54,6 +94,7 @@ pub enum Outcome<'a> {
 /// Ends the recording also if the caller goes away.
 pub(crate) struct Traced<'a> {
     pub(crate) tracer: &'a dyn Tracer,
+    pub(crate) asked: MethodAndPath,
     pub(crate) recorded: Option<Box<Recorded>>,
     pub(crate) id: InvocationId,
     pub(crate) trigger: Trigger,
@@ -70,9 +111,19 @@ impl Traced<'_> {
 
     fn report(&mut self, outcome: Outcome<'_>) {
         self.is_ended = true;
+        let recorded = self.recorded.take();
         let Traced { id, trigger, function, revision, received_ns, .. } = *self;
-        let ended = EndedCall { id, trigger, function, revision, received_ns, outcome };
-        self.tracer.end(self.recorded.take(), &ended);
+        let ended = EndedCall {
+            id,
+            trigger,
+            function,
+            revision,
+            method: self.asked.method(),
+            path: self.asked.path(),
+            received_ns,
+            outcome,
+        };
+        self.tracer.end(recorded, &ended);
     }
 }
 

@@ -30,6 +30,7 @@ use mote_spec::{
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 
+use crate::entry::offer::Unanswered;
 use crate::instance::launch::{CODE_DIR, LaunchError, PACKAGES_DIR, program, request, secret_env};
 use crate::instance::worker_log::InstanceLog;
 use crate::ledger::Reservation;
@@ -514,9 +515,11 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     for call in ended.calls {
         match leave_behind(call) {
             Left::Repeat { pending, .. } if retry && pool.is_closed() => moved.push(pending),
-            Left::Repeat { serial, pending } if retry => pool.requeue(serial, pending),
-            Left::Repeat { pending, .. } => failed.push((pending.attempts - 1, pending.reply)),
-            Left::Failed(attempts, reply) => failed.push((attempts, reply)),
+            Left::Repeat { serial, pending, .. } if retry => pool.requeue(serial, pending),
+            Left::Repeat { pending, phases, .. } => {
+                failed.push((pending.attempts - 1, pending.reply, phases));
+            }
+            Left::Failed(attempts, reply, phases) => failed.push((attempts, reply, phases)),
             Left::Abandoned => {}
         }
     }
@@ -556,8 +559,9 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
         let text = format!("died {times} times before its first answer: {}", pause_text(pause_ns));
         revision.log.platform(LogLevel::Warn, revision.number, ended.number, &text);
     }
-    for (attempts, reply) in failed {
-        reply.send(Err(fault.clone().at_attempt(attempts + 1).into()));
+    for (attempts, reply, phases) in failed {
+        let fault = fault.clone().at_attempt(attempts + 1);
+        reply.send(Err(Unanswered::failed(fault, phases, now)));
     }
     for pending in moved {
         pending.move_on();

@@ -153,8 +153,9 @@ impl Place {
     }
 
     pub(crate) fn reply(&self, result: Result<Reply, Fault>) {
-        if let Some((sender, _)) = self.take() {
-            sender.send(result.map_err(Unanswered::from));
+        if let Some((sender, phases)) = self.take() {
+            let failed = |fault| Unanswered::failed(fault, phases, now_ns());
+            sender.send(result.map_err(failed));
         }
         self.end();
     }

@@ -22,6 +22,7 @@ use mote_pool::Instance as _;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::UnixStream;
 
+use crate::entry::offer::Unanswered;
 use crate::instance::requests::{self, Admitted};
 use crate::instance::worker_log::{InstanceLog, log_dropped, log_frame, tell_dropped, tell_rest};
 use crate::link::body_channel::{Taken, answer_channel};
@@ -406,7 +407,8 @@ impl<'a> Batch<'a> {
                 if let Some(sender) = reply {
                     let answer = if too_many {
                         let message = format!("more than {HEADER_FIELDS_MAX} header fields");
-                        Err(Fault::BadReply { message }.into())
+                        let fault = Fault::BadReply { message };
+                        Err(Unanswered::failed(fault, phases, self.now_ns))
                     } else {
                         let status = result.status;
                         let headers = result.headers;
@@ -451,7 +453,8 @@ impl<'a> Batch<'a> {
                     } else {
                         Fault::HandlerError { message: text.clone() }
                     };
-                    self.answers.push((sender, Err(fault.into())));
+                    let failed = Unanswered::failed(fault, stream.phases, self.now_ns);
+                    self.answers.push((sender, Err(failed)));
                     if !error.trace.is_empty() {
                         text = error.trace;
                     }
@@ -609,11 +612,12 @@ pub(crate) async fn pump(
                 let mut pool = revision.pool.lock();
                 let Some(worker) = pool.worker_mut(key) else { return };
                 let Some(stream) = worker.parts().0.get_mut_if(slot, serial) else { return };
+                let phases = stream.phases;
                 let reply = stream.reply.take();
                 cancel(worker, slot, now_ns());
                 drop(pool);
                 if let Some(reply) = reply {
-                    reply.send(Err(fault.into()));
+                    reply.send(Err(Unanswered::failed(fault, phases, now_ns())));
                 }
                 return;
             }

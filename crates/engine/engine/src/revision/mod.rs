@@ -23,7 +23,7 @@ use mote_spec::{Access, FunctionSpec, ScaleOverride};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::entry::offer::{Offer, Origin, Unanswered};
+use crate::entry::offer::{Failure, Offer, Origin, Unanswered};
 use crate::link::server_link::ServerLink;
 use crate::revision::logs::FunctionLog;
 use crate::revision::pool::{FollowUp, Pending, Pool};
@@ -285,7 +285,7 @@ impl Revision {
                 in_flight.ended_ns(reply.phases.answered_ns);
                 self.metrics.answered(trigger, &reply.phases);
             }
-            Err(Unanswered::Failed(fault)) => self.failed(trigger, id, fault),
+            Err(Unanswered::Failed(failure)) => self.failed(trigger, id, failure),
             Err(_) => {}
         }
         result
@@ -301,8 +301,9 @@ impl Revision {
         self.shared.busy_poll.has_strangers(self.who, now_ns)
     }
 
-    pub(crate) fn failed(&self, trigger: Trigger, id: InvocationId, fault: &Fault) {
-        self.metrics.failed(trigger, fault);
+    pub(crate) fn failed(&self, trigger: Trigger, id: InvocationId, failure: &Failure) {
+        let Failure { fault, phases } = failure;
+        self.metrics.failed(trigger, fault, phases);
         if fault.class() != FaultClass::Caller {
             *self.last_error.lock() = Some(LastError {
                 unix_ms: unix_ms(),

@@ -16,13 +16,14 @@ use mote_core::backend::{Exit, InstanceControl};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
-use mote_core::{Fault, Invocation, InvocationId, Phases, Trigger};
+use mote_core::{Fault, Invocation, InvocationId, Phases};
 use mote_pool::admission::Background;
 use mote_pool::autoscale::Bounds;
 use mote_pool::{
     self as pool, Call, Dispatched, Orders, Refusal, Rules, Running, Submitted, Surroundings,
     Waiting, Why,
 };
+use mote_process::clock::now_ns;
 use mote_spec::FunctionSpec;
 
 use crate::entry::offer::{Offer, Origin, Unanswered};
@@ -86,14 +87,18 @@ impl Pending {
 
     /// Tells the caller that the invocation failed.
     pub(crate) fn fail(self, fault: Fault) {
-        self.reply.send(Err(fault.into()));
+        let now_ns = now_ns();
+        let received_ns = self.invocation.received_ns;
+        let waited_for_start = matches!(fault, Fault::StartFailed { .. });
+        let init_ns = if waited_for_start { now_ns.saturating_sub(received_ns) } else { 0 };
+        let phases = Phases { received_ns, init_ns, ..Phases::default() };
+        self.reply.send(Err(Unanswered::failed(fault, phases, now_ns)));
     }
 }
 
 /// One invocation inside a worker.
 pub(crate) struct Stream {
     pub(crate) id: InvocationId,
-    pub(crate) trigger: Trigger,
     pub(crate) reply: Option<ReplySender>,
     pub(crate) phases: Phases,
     pub(crate) deadline_ns: u64,
@@ -385,9 +390,9 @@ pub(crate) fn end_stream(worker: &mut Worker, slot: usize, now_ns: u64) {
 /// What remains of an invocation whose worker has died.
 pub(crate) enum Left {
     /// It may run once more.
-    Repeat { serial: u64, pending: Pending },
+    Repeat { serial: u64, pending: Pending, phases: Phases },
     /// It may not run again. The number says how often it had been tried before.
-    Failed(u8, ReplySender),
+    Failed(u8, ReplySender, Phases),
     /// No caller waits for it.
     Abandoned,
 }
@@ -408,10 +413,11 @@ pub(crate) fn leave_behind(call: Call<Stream>) -> Left {
     let attempts = stream.attempts + 1;
     match (stream.reply.take(), stream.kept.take().filter(|_| stream.may_repeat)) {
         (Some(reply), Some(invocation)) => {
-            let origin = stream.origin;
-            Left::Repeat { serial, pending: Pending { invocation, reply, attempts, origin } }
+            let Stream { origin, phases, .. } = stream;
+            let pending = Pending { invocation, reply, attempts, origin };
+            Left::Repeat { serial, pending, phases }
         }
-        (Some(reply), None) => Left::Failed(stream.attempts, reply),
+        (Some(reply), None) => Left::Failed(stream.attempts, reply, stream.phases),
         (None, _) => Left::Abandoned,
     }
 }
@@ -584,7 +590,6 @@ fn begin(
     let remaining_ms = invocation.deadline_ns.saturating_sub(now_ns) / 1_000_000;
     let mut entry = Stream {
         id: invocation.id,
-        trigger: invocation.trigger,
         reply: Some(reply),
         phases: Phases {
             received_ns: invocation.received_ns,

@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_core::{Fault, Trigger};
+use mote_core::{Fault, Phases};
 use mote_pool::{Expiry, Orders, Surroundings};
 use parking_lot::Mutex;
 
+use crate::entry::offer::Unanswered;
 use crate::instance::governor;
 use crate::ledger::Ledger;
 use crate::revision::Revision;
@@ -26,7 +27,7 @@ const SLEEP_MIN: Duration = Duration::from_millis(1);
 /// The result of one look at the pool.
 struct Round {
     orders: Orders,
-    expired: Vec<(Trigger, ReplySender, Fault)>,
+    expired: Vec<(ReplySender, Unanswered)>,
     follow_ups: Vec<FollowUp>,
     /// The number of invocations that wait although no further instance can be started.
     stuck: usize,
@@ -44,8 +45,8 @@ pub(crate) async fn run(revision: Arc<Revision>) {
             }
             round
         };
-        for (_, reply, fault) in round.expired {
-            reply.send(Err(fault.into()));
+        for (reply, failed) in round.expired {
+            reply.send(Err(failed));
         }
         revision.tell_elsewhere(round.stuck);
         let log = |instance, text: &str| {
@@ -86,14 +87,19 @@ fn look(pool: &mut Pool, ledger: &Ledger, timeout_ms: u64, now: u64) -> Round {
             Expiry::Starting => Fault::DeadlineStarting { timeout_ms },
             Expiry::Queued => Fault::DeadlineQueued { timeout_ms },
         };
-        expired.push((pending.invocation.trigger, pending.reply, fault));
+        let received_ns = pending.invocation.received_ns;
+        let waited_ns = now.saturating_sub(received_ns);
+        let init_ns = if expiry == Expiry::Starting { waited_ns } else { 0 };
+        let phases = Phases { received_ns, init_ns, ..Phases::default() };
+        expired.push((pending.reply, Unanswered::failed(fault, phases, now)));
     }
     for (key, slot) in found.running {
         let Some(worker) = pool.worker_mut(key) else { continue };
         if let Some(stream) = worker.parts().0.get_mut(slot)
             && let Some(reply) = stream.reply.take()
         {
-            expired.push((stream.trigger, reply, Fault::DeadlineRunning { timeout_ms }));
+            let fault = Fault::DeadlineRunning { timeout_ms };
+            expired.push((reply, Unanswered::failed(fault, stream.phases, now)));
         }
         cancel(worker, slot, now);
     }

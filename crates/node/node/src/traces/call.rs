@@ -45,9 +45,9 @@ impl Call {
         let whole_ns = now_ns.saturating_sub(ended.received_ns);
         let (status, fault, phases) = match &ended.outcome {
             Outcome::Answered { status, phases } => (*status, None, *phases),
-            Outcome::Failed(fault) => {
+            Outcome::Failed { fault, phases } => {
                 let answer = fault.answer();
-                (answer.http, Some((answer.outcome, answer.code)), Phases::default())
+                (answer.http, Some((answer.outcome, answer.code)), *phases)
             }
             Outcome::Left => (0, Some(("caller", "cancelled")), Phases::default()),
         };
@@ -59,8 +59,8 @@ impl Call {
             function: ended.function.clone(),
             revision: ended.revision,
             trigger: ended.trigger,
-            method: recorded.method,
-            path: recorded.path,
+            method: String::from_utf8_lossy(ended.method).into_owned(),
+            path: String::from_utf8_lossy(ended.path).into_owned(),
             began_unix_ns: (clock::unix_us() * 1_000).saturating_sub(whole_ns),
             duration_ns: whole_ns,
             status,
@@ -94,6 +94,10 @@ fn parts(phases: &Phases) -> Vec<Part> {
         }
     };
     if phases.sent_ns == 0 {
+        // It failed before an instance took it.
+        let started_ns = phases.answered_ns.saturating_sub(phases.init_ns);
+        add("queue", phases.received_ns, started_ns);
+        add("start", started_ns.max(phases.received_ns), phases.answered_ns);
         return all;
     }
     // The instance that started for an invocation takes it at once.
@@ -130,5 +134,9 @@ mod tests {
         ];
         assert_eq!(parts(&phases), all);
         assert_eq!(parts(&Phases::default()), []);
+        let waited = Phases { received_ns: 100, answered_ns: 250, ..Phases::default() };
+        assert_eq!(parts(&waited), [part("queue", 0, 150)]);
+        let started = Phases { init_ns: 150, ..waited };
+        assert_eq!(parts(&started), [part("start", 0, 150)]);
     }
 }

@@ -33,8 +33,6 @@ const SLOW_NS: u64 = 1_000_000_000;
 const RUNNING_MAX: usize = 8_192;
 /// How many calls in a second are recorded only because their callers record their traces.
 const WISHES_PER_S: u32 = 20;
-/// The maximum length of a method or path in a record.
-const TEXT_BYTES_MAX: usize = 256;
 /// The random bits of a trace id that decide about it (W3C Trace Context, level 2, 4.3).
 const RANDOM_BITS: u32 = 56;
 
@@ -131,12 +129,8 @@ impl Tracer for Recorder {
         }
         running.insert(invocation.id, own);
         drop(running);
-        let text = |bytes: &[u8]| {
-            String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]).into_owned()
-        };
-        let (method, path) = (text(head.method()), text(head.path()));
         invocation.head.replace_header(field, own.to_string().as_bytes());
-        Some(Box::new(Recorded { own, parent: sent.map(|sent| sent.span), method, path }))
+        Some(Box::new(Recorded { own, parent: sent.map(|sent| sent.span) }))
     }
 
     fn end(&self, recorded: Option<Box<Recorded>>, ended: &EndedCall<'_>) {
@@ -175,7 +169,7 @@ impl Recorder {
     fn late(&self, id: InvocationId) -> Box<Recorded> {
         let span = (self.ids.random() as u64).max(1);
         let own = TraceParent { trace: id.0.max(1), span, is_sampled: true };
-        Box::new(Recorded { own, parent: None, method: String::new(), path: String::new() })
+        Box::new(Recorded { own, parent: None })
     }
 }
 
@@ -185,7 +179,7 @@ fn is_remarkable(ended: &EndedCall<'_>, now_ns: u64) -> bool {
     match &ended.outcome {
         Outcome::Answered { status, .. } => *status >= 500 || is_slow,
         // Refused calls are as many as strangers want, and say nothing about the function.
-        Outcome::Failed(fault) => fault.class() != mote_core::FaultClass::Caller,
+        Outcome::Failed { fault, .. } => fault.class() != mote_core::FaultClass::Caller,
         Outcome::Left => is_slow,
     }
 }
