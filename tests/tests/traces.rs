@@ -211,6 +211,32 @@ fn calls_that_fail_are_recorded_in_any_case() {
 }
 
 #[test]
+fn the_time_of_a_failed_call_is_known() {
+    let node = Node::start_with(&["--trace", "0.0001%"]);
+    let code = "import time\n\ndef handle(event, ctx):\n    if event.path == '/hang':\n        \
+                time.sleep(60)\n    raise ValueError('no')\n";
+    let rules = "version = 1\n\n[limits]\ntimeout = \"500ms\"\n";
+    node.deploy_ok("fails", &[("app.py", code), ("mote.toml", rules)]);
+    for (path, status) in [("/fails/now", 500), ("/fails/hang", 504)] {
+        assert_eq!(node.get(path).status, status);
+        let list = node.management("/v1/traces?function=fails");
+        let call = &list["traces"][0];
+        let name = format!("GET {}", path.trim_start_matches("/fails"));
+        assert_eq!(call["name"], name, "{list}");
+        let all = spans(&node, call["trace"].as_str().expect("an id"));
+        let run = span_of(&all, "run").expect("a part")["duration_us"].as_u64().expect("a number");
+        assert_eq!(run >= 400_000, status == 504, "{path}: {run}");
+    }
+    let metrics = node.manage("GET", "/metrics", "").1;
+    for line in [
+        "mote_request_duration_seconds_count{function=\"fails\",trigger=\"http\"} 2",
+        "mote_invoke_duration_seconds_count{function=\"fails\"} 2",
+    ] {
+        assert!(metrics.contains(line), "{line} is missing:\n{metrics}");
+    }
+}
+
+#[test]
 fn without_the_setting_nothing_is_recorded() {
     let node = Node::start();
     node.deploy_ok("listens", &[("app.py", LISTENS)]);

@@ -611,7 +611,8 @@ pub trait Instances: Sync {
 
 /// Something that a request can be routed to.
 pub trait Routed {
-    /// The facts about the function. Called a few times for each request.
+    /// The facts about the function. Called several times for each request, mostly for one fact, so
+    /// the implementation that most requests use should be inlined: the compiler then drops the rest.
     fn info(&self) -> RouteInfo<'_>;
 }
 

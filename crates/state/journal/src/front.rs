@@ -78,7 +78,7 @@ impl<I> Deferring<I> {
 }
 
 impl<R: Routed> Routed for Route<R> {
-    #[inline]
+    #[inline(always)]
     fn info(&self) -> RouteInfo<'_> {
         match self {
             Route::Function(route) => route.info(),

@@ -147,7 +147,7 @@ impl Route {
 }
 
 impl Routed for Route {
-    #[inline]
+    #[inline(always)]
     fn info(&self) -> RouteInfo<'_> {
         let revision = &*self.revision;
         let spec = &self.revision.spec;

@@ -159,8 +159,18 @@ impl Invoker for Calls {
 }
 
 impl Routed for Route {
-    #[inline]
+    #[inline(always)]
     fn info(&self) -> RouteInfo<'_> {
+        match self {
+            Self::Own(own) => own.info(),
+            other => other.info_of_tinyfaas(),
+        }
+    }
+}
+
+impl Route {
+    #[inline(never)]
+    fn info_of_tinyfaas(&self) -> RouteInfo<'_> {
         match self {
             Self::Own(own) => own.info(),
             Self::TinyFaas(route) => route.info(),
