@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use mote_tests::{Connection, Node, free_address};
+use serde_json::Value;
 
 fn admin_node() -> (Node, SocketAddr, String) {
     let address = free_address();
@@ -130,6 +131,49 @@ fn metrics_count_what_happened() {
     let line = "mote_invocations_total{function=\"f\",trigger=\"http\",outcome=\"ok\"} 7";
     assert!(text.contains(line), "{text}");
     assert!(text.contains("mote_request_duration_seconds_bucket"));
+}
+
+/// The document lists what manifests say, and what functions say about themselves.
+#[test]
+fn functions_are_described_as_openapi() {
+    let node = Node::start();
+    let code = "def handle(event, ctx):\n    return 'x'\n";
+    let routes = "version = 1\n\n[access]\nmode = \"key\"\n\n[http]\nmethods = [\"GET\", \"POST\"]\n\n\
+                  [[route]]\npath = \"/rooms/{room}/{rest...}\"\n";
+    node.deploy_ok("rooms", &[("app.py", code), ("mote.toml", routes)]);
+    let own = r##"{"openapi": "3.1.0", "info": {"title": "t", "version": "1", "description": "Warmth."},
+        "paths": {"/now": {"get": {"operationId": "now", "security": [{"theirs": []}], "responses": {"200": {
+            "description": "ok", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/T"}}}}}}}},
+        "components": {"schemas": {"T": {"type": "number"}}, "securitySchemes": {"theirs": {}}}}"##;
+    node.deploy_ok("thermo", &[("app.py", code), ("openapi.json", own)]);
+    node.deploy_ok("broken", &[("app.py", code), ("openapi.json", "{")]);
+    let document = node.management("/v1/openapi/functions.json");
+    assert_eq!(document["openapi"], "3.1.0");
+    assert_eq!(document["servers"][0]["url"], format!("http://{}", node.http));
+    let paths = &document["paths"];
+    let methods = |path: &str| -> Vec<&str> {
+        let fields = paths[path].as_object().unwrap_or_else(|| panic!("{path}: {document:#}"));
+        fields.keys().map(String::as_str).filter(|key| *key != "parameters").collect()
+    };
+    assert_eq!(methods("/rooms"), ["get", "post"]);
+    assert_eq!(methods("/rooms/{room}/{rest}"), ["get", "post"]);
+    assert_eq!(paths["/rooms/{room}/{rest}"]["parameters"][0]["name"], "room");
+    assert_eq!(paths["/rooms"]["get"]["security"], serde_json::json!([{"key": []}]));
+    assert_eq!(methods("/thermo/now"), ["get"]);
+    let now = &paths["/thermo/now"]["get"];
+    assert_eq!((&now["security"], &now["operationId"]), (&Value::Null, &Value::Null));
+    let schema = &now["responses"]["200"]["content"]["application/json"]["schema"];
+    assert_eq!(schema["$ref"], "#/components/schemas/thermo.T");
+    assert_eq!(document["components"]["schemas"]["thermo.T"]["type"], "number");
+    assert_eq!(document["components"]["securitySchemes"]["theirs"], Value::Null);
+    assert_eq!(methods("/broken").len(), 5);
+    let tags = document["tags"].as_array().expect("tags");
+    let said = |name: &str| {
+        let tag = tags.iter().find(|tag| tag["name"] == name).expect("a tag");
+        tag["description"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(said("thermo"), "Warmth.");
+    assert!(said("broken").contains("openapi.json of this function is not shown"), "{document:#}");
 }
 
 /// Silent connections to the TCP address are limited to their share, and the oldest of them make

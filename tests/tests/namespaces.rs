@@ -133,7 +133,7 @@ fn expected(method: &str, path: &str, role: &str, is_own: bool) -> Expected {
         "secrets",
         "keys",
         "kv",
-        "openapi.json",
+        "openapi",
         "traces",
     ];
     let is_cluster = path.ends_with("/split") || path.ends_with("/{number}");

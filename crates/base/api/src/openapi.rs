@@ -65,7 +65,7 @@ fn described() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, begin_session, session, end_session, session_code, durations, traces, trace, openapi_json, livez,
+        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, begin_session, session, end_session, session_code, durations, traces, trace, openapi_json, functions_openapi, livez,
         readyz, metrics
     ),
     components(schemas(
@@ -725,6 +725,11 @@ fn trace() {}
 /// This document.
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "node", responses((status = 200)))]
 fn openapi_json() {}
+
+/// An OpenAPI document of the functions that the sender may see: their addresses, methods and
+/// access, and what the file openapi.json in a function's code says about its paths.
+#[utoipa::path(get, path = "/v1/openapi/functions.json", tag = "functions", responses((status = 200)))]
+fn functions_openapi() {}
 
 /// 200 while the process lives.
 #[utoipa::path(get, path = "/livez", tag = "health", responses((status = 200)), security(()))]

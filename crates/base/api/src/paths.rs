@@ -89,6 +89,8 @@ pub const TRACES: &str = "/v1/traces";
 pub const TRACE: &str = "/v1/traces/{trace}";
 /// `GET`: the OpenAPI document.
 pub const OPENAPI: &str = "/v1/openapi.json";
+/// `GET`: an OpenAPI document of the functions.
+pub const FUNCTIONS_OPENAPI: &str = "/v1/openapi/functions.json";
 /// `GET`: 200 while the process is running.
 pub const LIVEZ: &str = "/livez";
 /// `GET`: 200 if invocations can be served, otherwise 503.

@@ -34,6 +34,6 @@ pub(crate) fn store_problem(error: &StoreError) -> Problem {
 
 /// The answer if one of the node's own tasks panicked or was cancelled.
 pub(super) fn internal(error: &JoinError) -> Problem {
-    tracing::error!(%error, "deploy task failed");
-    Problem::new(500, "M0599", "the node could not deploy the function; see its log")
+    tracing::error!(%error, "a task of the management API failed");
+    Problem::new(500, "M0599", "the node could not carry out the request; see its log")
 }

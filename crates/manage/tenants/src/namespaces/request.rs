@@ -48,7 +48,7 @@ fn subject(method: &str, parts: &[&str]) -> Subject {
             ["functions" | "schedules" | "invocations" | "dead-letters" | "keys" | "kv"] => {
                 Subject::List
             }
-            ["traces"] | ["traces", _] => Subject::List,
+            ["traces"] | ["traces", _] | ["openapi", "functions.json"] => Subject::List,
             ["secrets" | "namespaces"] if reads => Subject::List,
             ["functions", _] if method == "PUT" => Subject::Deploy(2),
             ["functions", _] => Subject::Function(2),

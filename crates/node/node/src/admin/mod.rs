@@ -9,6 +9,7 @@ mod cells;
 mod compress;
 mod dashboard;
 mod functions;
+mod functions_openapi;
 mod invocations;
 mod journals;
 mod keys;
@@ -59,6 +60,7 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::STATUS, get(node_routes::status))
         .route(paths::DOCTOR, get(node_routes::doctor))
         .route(paths::OPENAPI, get(node_routes::openapi))
+        .route(paths::FUNCTIONS_OPENAPI, get(functions_openapi::show))
         .route(paths::METRICS, get(node_routes::metrics))
         .route(paths::CELLS, get(cells::list).put(cells::put))
         .route(paths::JOURNALS, get(journals::list))
