@@ -14,6 +14,7 @@ mod connection;
 mod index;
 mod keys;
 mod log;
+mod place;
 mod serve;
 mod space;
 mod state;

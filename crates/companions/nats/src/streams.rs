@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::api::{self, ApiError, code};
 use crate::connection::{Connection, Lost};
-use crate::space::Place;
+use crate::place::Place;
 
 /// The most messages of a page and their most bytes, so that an answer fits into a frame.
 const PAGE_MAX: u32 = 2_000;
