@@ -159,6 +159,18 @@ fn a_session_has_the_rights_of_its_token_and_ends_with_it() {
     let proof = format!("{{\"code\":{}}}", made["code"]);
     let second = Browser::log_in(admin, &proof);
     assert_eq!(second.get("/v1/session").json()["name"], "reader");
+    // What a session begins ends with its logout.
+    let third = Browser::log_in(admin, &with_token(&reader));
+    let proof = || {
+        let made = third.call("POST", "/v1/session/code", b"").json();
+        format!("{{\"code\":{}}}", made["code"])
+    };
+    let (fourth, unused) = (Browser::log_in(admin, &proof()), proof());
+    let followed = follow(&fourth);
+    assert_eq!(third.call("DELETE", "/v1/session", b"").status, 204);
+    assert_refused(&fourth.get("/v1/functions"), 401, "M1401");
+    assert_ends(followed);
+    assert_refused(&log_in(admin, &unused, &[]), 401, "M1401");
     let wrong = [("authorization", "Bearer wrong")];
     assert_refused(&owner.call_with("GET", "/v1/status", &wrong, b""), 401, "M1401");
     let bearer = format!("Bearer {reader}");
