@@ -22,6 +22,7 @@ mod on_demand;
 mod openwhisk;
 mod operators;
 mod pages;
+mod query;
 mod refused;
 mod rollout;
 mod scale;

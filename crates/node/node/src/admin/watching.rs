@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
 use mote_api::types::FunctionList;
@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use super::access::Seen;
 use super::functions::{function, summary};
+use super::query::Query;
 use super::refused::{Refused, shortened};
 use crate::Node;
 use crate::functions::find;
