@@ -7,6 +7,7 @@ import { Lines } from "../../charts/lines";
 import { bytes, clock, count, figure, micros, plural, span } from "../../lib/format";
 import { add, quantile, sum } from "../../lib/histogram";
 import { to } from "../../lib/route";
+import { clean } from "../../lib/text";
 import type { FunctionDetail } from "../../lib/types";
 import { PHASES, type Column, type Watch } from "../../store/function";
 import { changesOf } from "../../store/node";
@@ -63,7 +64,7 @@ function LastFailure({ detail }: { detail: FunctionDetail }) {
   return (
     <div class="failure" role="group" aria-label="Last failure">
       <p>
-        <strong>Last failure</strong> <When at={error.time} />: <code>{error.code}</code> {error.message}
+        <strong>Last failure</strong> <When at={error.time} />: <code>{error.code}</code> {clean(error.message)}
       </p>
       <p class="hint">
         <code>mote explain {error.code}</code>
