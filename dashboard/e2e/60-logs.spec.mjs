@@ -104,6 +104,14 @@ export default async function ({ step, check, until, newPage, login, open, api, 
     // A stream that was put off goes on.
     await page.click("text=Read older lines");
     await until(async () => /12,\d\d\d lines/.test(await page.textContent(".log-count")), "all lines");
+    for (const height of [400, 2000, 900]) {
+      await page.setViewportSize({ width: 1280, height });
+      await until(() => page.evaluate(() => {
+        const box = [...document.querySelectorAll(".log-list")].at(-1);
+        return box.scrollHeight - box.scrollTop - box.clientHeight < 48;
+      }), `the newest line at a height of ${height} px`);
+    }
+    check((await page.locator(".log-newest").count()) === 0, "the log does not follow any more");
     await api(page, "DELETE", "/v1/functions/e2e-many");
   });
   await step(`logs: ${LINES.toLocaleString("en")} lines without a frame above 50 ms`, async () => {

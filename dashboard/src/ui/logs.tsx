@@ -31,6 +31,8 @@ export function Logs({ name, invocation, follow, short }: Props) {
   const [chosen, setChosen] = useState<Numbered | undefined>();
   const [stuck, setStuck] = useState(true);
   const list = useRef<HTMLDivElement | null>(null);
+  const room = useRef(0);
+  const top = useRef(0);
   const { box, window } = useWindow(reader.shown.length, ROW);
   const turn = reader.turn.value;
 
@@ -41,13 +43,28 @@ export function Logs({ name, invocation, follow, short }: Props) {
   useLayoutEffect(() => {
     const element = box.current;
     if (element && stuck) element.scrollTop = element.scrollHeight;
-  }, [turn, stuck, reader]);
+  }, [turn, stuck, reader, reader.shown.length]);
+
+  useEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    const observer = new ResizeObserver(() => {
+      room.current = element.clientHeight;
+      if (stuck) element.scrollTop = element.scrollHeight;
+    });
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [stuck]);
 
   const scrolled = () => {
     const element = box.current;
     // A scroll event may arrive after the view was left.
     if (!element) return;
-    setStuck(element.scrollHeight - element.scrollTop - element.clientHeight < ROW * 2);
+    // More lines and a window of another size move the end of the list. Only a user scrolls up.
+    const isUp = element.scrollTop < top.current && room.current === element.clientHeight;
+    top.current = element.scrollTop;
+    if (element.scrollHeight - element.scrollTop - element.clientHeight < ROW * 2) setStuck(true);
+    else if (isUp) setStuck(false);
   };
   const key = (event: KeyboardEvent) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -69,7 +86,7 @@ export function Logs({ name, invocation, follow, short }: Props) {
   const state = reader.state.value;
   return (
     <div class={`logs ${short ? "logs-short" : ""}`} ref={list}>
-      <div class="row bar-row">
+      <div class="row bar-row" hidden={short && reader.total === 0 && !text && !level && !stream}>
         <label class="search">
           <span class="sr-only">Search log lines</span>
           <Icon name="search" />

@@ -1,6 +1,6 @@
 // Tables that several views have: a panel with a list from the node, and its states.
 
-import type { ComponentChildren } from "preact";
+import { cloneElement, isValidElement, toChildArray, type ComponentChildren, type VNode } from "preact";
 import type { ApiError } from "../lib/api";
 import { plural } from "../lib/format";
 import { Failure, Loading, Panel } from "./base";
@@ -35,24 +35,54 @@ export interface Column {
   name: string;
   /** Numbers are at the right. */
   num?: boolean;
+  /** Left out on a narrow screen. */
+  rest?: boolean;
 }
 
-/** A table that scrolls in its place. `actions` adds a last column without a visible name. */
-export function Rows({ label, columns, actions, children, tall }: { label: string; columns: (string | Column)[]; actions?: boolean; children: ComponentChildren; tall?: "events" | "tall" }) {
+interface Table {
+  label: string;
+  columns: (string | Column)[];
+  /** The last cell of each row has buttons; its column has no visible name. */
+  actions?: boolean;
+  /** On a narrow screen, each row is a block of names and values. */
+  cards?: boolean;
+  /** The table scrolls within a part of the screen. */
+  tall?: "calls" | "tall";
+  /** Rows, with a cell for each column. */
+  children: ComponentChildren;
+}
+
+/** A table that scrolls in its place. */
+export function Rows({ label, columns, actions, cards, tall, children }: Table) {
+  const all = columns.map((one) => (typeof one === "string" ? { name: one } : one));
   return (
     <div class={tall ? `scroll scroll-${tall}` : "scroll-x"} tabIndex={0} role="region" aria-label={label}>
-      <table class="table table-dense">
+      <table class={`table table-dense ${cards ? "table-cards" : ""}`}>
         <thead>
           <tr>
-            {columns.map((one) => {
-              const column = typeof one === "string" ? { name: one } : one;
-              return <th key={column.name} scope="col" class={column.num ? "num" : undefined}>{column.name}</th>;
-            })}
+            {all.map((column) => <th key={column.name} scope="col" class={names(column)}>{column.name}</th>)}
             {actions ? <th scope="col"><span class="sr-only">Actions</span></th> : null}
           </tr>
         </thead>
-        <tbody>{children}</tbody>
+        <tbody>{toChildArray(children).map((row) => named(row, all))}</tbody>
       </table>
     </div>
   );
+}
+
+function names(column: Column, own?: unknown): string | undefined {
+  return [own, column.num ? "num" : "", column.rest ? "rest" : ""].filter(Boolean).join(" ") || undefined;
+}
+
+type Props = { class?: string; children?: ComponentChildren };
+
+/** A row whose cells know their columns. */
+function named(row: ComponentChildren, columns: Column[]): ComponentChildren {
+  if (!isValidElement(row)) return row;
+  const cells = toChildArray((row.props as Props).children).map((cell, at) => {
+    const column = columns[at];
+    if (!isValidElement(cell) || !column) return cell;
+    return cloneElement(cell as VNode<Record<string, unknown>>, { "data-label": column.name, class: names(column, (cell.props as Props).class) });
+  });
+  return cloneElement(row as VNode<Props>, {}, cells);
 }

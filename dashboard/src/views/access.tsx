@@ -178,7 +178,7 @@ function Keys() {
       {failure}
       {made ? <Once what="key" name={made.name} secret={made.key} close={() => setMade(undefined)} /> : null}
       <ListPanel title="Keys of callers" error={error} retry={retry} count={keys?.length} what="key" empty={<Empty title="No caller has a key." command={'[access]\nmode = "key"'}>A function asks for a key when its mote.toml says so:</Empty>}>
-        <Rows label="Keys of callers" columns={["Caller", "Opens", "Made", "Expires"]} actions>
+        <Rows label="Keys of callers" columns={["Caller", "Opens", "Made", "Expires"]} actions cards>
           {keys?.map((one) => (
             <tr key={one.name}>
               <th scope="row">{one.name}</th>
@@ -233,7 +233,7 @@ function Tokens() {
       {failure}
       {made ? <Once what="token" name={made.name} secret={made.token} close={() => setMade(undefined)} /> : null}
       <ListPanel title="Tokens" error={error} retry={retry} count={tokens?.length} what="token" empty={<Empty title="There are no tokens." command="mote token create NAME --role viewer">Only the token in the node’s data folder manages this node over the network.</Empty>}>
-        <Rows label="Tokens" columns={["Name", "Role", "For", "Made", "Expires"]} actions>
+        <Rows label="Tokens" columns={["Name", "Role", "For", "Made", "Expires"]} actions cards>
           {tokens?.map((one) => (
             <tr key={`${one.namespace ?? ""}/${one.name}`}>
               <th scope="row">{one.name}{one.name === session.value?.name ? <span class="under">this session</span> : null}</th>
@@ -284,7 +284,7 @@ function Secrets() {
     <>
       {failure}
       <ListPanel title="Secrets" error={error} retry={retry} count={secrets?.length} what="secret" empty={<Empty title="There are no secrets." command="mote secret set NAME < FILE">A function reads the secrets that its mote.toml names.</Empty>}>
-        <Rows label="Secrets" columns={["Name", "Read by"]} actions>
+        <Rows label="Secrets" columns={["Name", "Read by"]} actions cards>
           {secrets?.map((one) => (
             <tr key={one.name}>
               <th scope="row">{one.name}</th>
@@ -331,15 +331,15 @@ function Namespaces() {
     <>
       {failure}
       <ListPanel title="Namespaces" error={error} retry={retry} count={namespaces?.length} what="namespace" empty={<Empty title="There is only the default namespace." command="mote namespace create NAME">Namespaces separate the functions of several owners and limit what each may use.</Empty>}>
-        <Rows label="Namespaces" columns={["Name", ...["Functions", "Instances", "Memory", "Code", "State"].map((name) => ({ name, num: true }))]} actions>
+        <Rows label="Namespaces" columns={["Name", ...["Functions", "Instances", "Memory", "Code", "State"].map((name) => ({ name, num: true }))]} actions cards>
           {namespaces?.map((one) => (
             <tr key={one.name}>
               <th scope="row">{one.name}{one.is_being_deleted ? <span class="under">is being deleted</span> : null}</th>
-              <td class="num">{used(one.functions, one.quotas.functions, count)}</td>
-              <td class="num">{used(one.instances, one.quotas.instances, count)}</td>
-              <td class="num">{used(one.memory_bytes, one.quotas.memory_bytes, bytes)}</td>
-              <td class="num">{used(one.disk_bytes, one.quotas.disk_bytes, bytes)}</td>
-              <td class="num">{used(one.state_bytes, one.quotas.state_bytes, bytes)}</td>
+              <td>{used(one.functions, one.quotas.functions, count)}</td>
+              <td>{used(one.instances, one.quotas.instances, count)}</td>
+              <td>{used(one.memory_bytes, one.quotas.memory_bytes, bytes)}</td>
+              <td>{used(one.disk_bytes, one.quotas.disk_bytes, bytes)}</td>
+              <td>{used(one.state_bytes, one.quotas.state_bytes, bytes)}</td>
               <td class="num">
                 {mayOperate() && !one.is_being_deleted ? (
                   <Confirm label="Delete" name={`Delete the namespace ${one.name}`} question={`Delete the namespace ${one.name}? It must be empty. To delete it with all its functions: mote namespace delete ${one.name} --force`} yes="Delete" onYes={() => void remove(one.name)} disabled={busy} />
@@ -378,14 +378,13 @@ function Audit() {
         </label>
         <p class="quiet">{plural(shown.length, "entry", "entries")}, newest first</p>
       </div>
-      <Rows label="What was changed" columns={["When", "Who", "From", "Request", { name: "Status", num: true }]} tall="tall">
+      <Rows label="What was changed" columns={["When", "Who", "Request", { name: "Status", num: true }]} cards tall="tall">
         {shown.map((one, at) => (
           <tr key={`${one.at} ${at}`}>
             <td class="num-left">{day(one.at)}</td>
-            <th scope="row">{clean(one.who)}</th>
-            <td>{clean(one.from)}</td>
+            <th scope="row">{clean(one.who)}<span class="under">{clean(one.from)}</span></th>
             <td class="wrap"><code>{clean(one.act)}</code></td>
-            <td class="num">{one.status >= 400 ? <State word={String(one.status)} tone="fail" /> : one.status}</td>
+            <td>{one.status >= 400 ? <State word={String(one.status)} tone="fail" /> : one.status}</td>
           </tr>
         ))}
       </Rows>

@@ -59,7 +59,7 @@ function Traces({ name }: { name: string }) {
       what="call"
       empty={shown > 0 ? <Empty title={`No ${shown === 1 ? "failed" : "slow"} call is kept.`} /> : <Empty title="No call was recorded yet." command={`mote invoke ${name}`} />}
     >
-      <Rows label={`Recent calls of ${name}`} columns={["Call", "When", "Trigger", "Result", { name: "Took", num: true }, "Start"]} tall="events">
+      <Rows label={`Recent calls of ${name}`} columns={["Call", "When", { name: "Trigger", rest: true }, "Result", { name: "Took", num: true }, { name: "Start", rest: true }]} tall="calls">
         {list?.map((one) => (
           <tr key={`${one.trace} ${one.span}`}>
             <th scope="row">
@@ -71,7 +71,7 @@ function Traces({ name }: { name: string }) {
             <td><When at={one.started_at} /></td>
             <td>{one.trigger ?? "–"}</td>
             <td><State word={`${OUTCOMES[one.outcome] ?? one.outcome}${one.status ? ` (${one.status})` : ""}`} tone={one.outcome === "ok" ? "ok" : "fail"} /></td>
-            <td class="num">{micros(one.duration_us)}</td>
+            <td>{micros(one.duration_us)}</td>
             <td>{one.cold ? "cold" : "warm"}</td>
           </tr>
         ))}
@@ -146,14 +146,14 @@ function Accepted({ name }: { name: string }) {
         </Empty>
       }
     >
-      <Rows label={`Accepted calls of ${name}`} columns={["Call", "State", "Accepted", "Trigger", { name: "Attempts", num: true }, "Result"]} actions tall="events">
+      <Rows label={`Accepted calls of ${name}`} columns={["Call", "State", "Accepted", "Trigger", { name: "Attempts", num: true }, "Result"]} actions cards tall="calls">
         {list?.map((one) => (
           <tr key={one.id}>
             <th scope="row"><a href={to(["call", one.id], { function: name })}><code>{one.id.slice(-8)}</code></a></th>
             <td><State word={one.state === "dead" ? "dead letter" : one.state} tone={toneOf(one.state)} /></td>
             <td><When at={one.accepted_at} /></td>
             <td>{one.trigger}</td>
-            <td class="num">{count(one.attempts)}</td>
+            <td>{count(one.attempts)}</td>
             <td class="wrap">{one.fault ? <><code>{one.fault}</code> {clean(one.detail ?? "")}</> : (one.status ?? "–")}</td>
             <td class="num">
               {one.state === "dead" && mayDeploy() ? button("Run again", one.id, () => send("POST", `${path(one.id)}/retry`), "It waits to run again.") : null}
