@@ -5,6 +5,8 @@ import { useEffect, useMemo } from "preact/hooks";
 import { ApiError, onReturn, PATIENCE_MS } from "./api";
 
 const PAUSE_MAX_MS = 15_000;
+/** How long after its last failure a request is sent again because the node answers others. */
+const RETURN_MS = 5000;
 
 export interface Poll<T> {
   data: Signal<T | undefined>;
@@ -21,6 +23,7 @@ export function poll<T>(read: (signal: AbortSignal) => Promise<T>, every: number
   let timer: ReturnType<typeof setTimeout> | undefined;
   let current: AbortController | undefined;
   let failures = 0;
+  let failedAt = 0;
 
   const turn = async () => {
     clearTimeout(timer);
@@ -41,11 +44,16 @@ export function poll<T>(read: (signal: AbortSignal) => Promise<T>, every: number
       error.value = failure;
       // A refusal that will not change by itself is asked for again in longer steps, too.
       failures += 1;
+      failedAt = performance.now();
       pause = failure.retryAfterMs ?? Math.min(PAUSE_MAX_MS, every * 2 ** Math.min(failures, 6));
       pause *= 0.85 + Math.random() * 0.3;
     } finally {
       clearTimeout(patience);
     }
+    later(pause);
+  };
+  const later = (pause: number) => {
+    clearTimeout(timer);
     if (!document.hidden) timer = setTimeout(turn, pause);
   };
   const shown = () => {
@@ -55,7 +63,8 @@ export function poll<T>(read: (signal: AbortSignal) => Promise<T>, every: number
   document.addEventListener("visibilitychange", shown);
   addEventListener("online", shown);
   const forget = onReturn(() => {
-    if (failures > 0) shown();
+    // Other requests may succeed all the time while this one fails.
+    if (failures > 0) later(Math.max(0, failedAt + RETURN_MS - performance.now()));
   });
   if (!document.hidden) void turn();
 

@@ -2,7 +2,7 @@
 // cut there and shown whole below when it is chosen.
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { clock, count, day } from "../lib/format";
+import { clock, count, day, plural } from "../lib/format";
 import { to } from "../lib/route";
 import { isExpression, LINES_FIRST, LINES_MAX, LogReader, type Numbered } from "../store/logs";
 import { CopyButton, Empty, Failure, Icon } from "./base";
@@ -116,7 +116,7 @@ export function Logs({ name, invocation, follow, short }: Props) {
           </a>
         ) : null}
         <p class="quiet log-count">
-          {text || level || stream ? `${count(shown.length)} of ${count(reader.total)} lines` : `${count(reader.total)} lines`}
+          {text || level || stream ? `${count(shown.length)} of ${plural(reader.total, "line")}` : plural(reader.total, "line")}
           {reader !== newest ? ", searched by the node" : isPart && isExpression(text) ? ", expressions are looked for in these only" : ""}
           {reader.dropped > 0 ? `, the oldest ${count(reader.dropped)} left out` : ""}
         </p>
