@@ -533,6 +533,10 @@ fn wrong_queries_are_problems() {
         assert_refused(&answer, 400, "M1403");
         assert_eq!(answer.json()["field"], wrong, "{path}: {}", answer.text());
     }
+    for (method, path) in [("PUT", "/v1/functions/hello/revisions/abc"), ("GET", "/v1/traces/%ff")]
+    {
+        assert_refused(&call_at(admin, method, path, &field, b""), 400, "M1403");
+    }
     let answer = call_at(admin, "GET", "/v1/kv/hello/entry", &field, b"");
     assert_refused(&answer, 400, "M1403");
     assert!(answer.text().contains("missing field `key`"), "{}", answer.text());

@@ -1,4 +1,5 @@
-//! The query strings of requests.
+//! What requests contain, apart from their bodies. Unlike axum's types of these names, these refuse
+//! with a [`Problem`].
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -7,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::refused::{Refused, shortened};
 
-/// The query string of a request. Unlike axum's type of this name, it refuses with a [`Problem`].
+/// The query string of a request.
 pub(super) struct Query<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
@@ -25,5 +26,22 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
             }
         })?;
         Ok(Self(query))
+    }
+}
+
+/// The parameters in the path of a request.
+pub(super) struct Path<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, Refused> {
+        let read = axum::extract::Path::from_request_parts(head, state).await;
+        let axum::extract::Path(parameters) = read.map_err(|rejection| {
+            let text = rejection.body_text();
+            let text = text.strip_prefix("Invalid URL: ").unwrap_or(&text);
+            Problem::new(400, "M1403", format!("path: {}", shortened(text)))
+        })?;
+        Ok(Self(parameters))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use mote_api::Problem;
 use mote_api::invocations::{
@@ -17,7 +17,7 @@ use mote_tenants::namespaces::no_such_invocation;
 use serde::Deserialize;
 
 use super::access::Seen;
-use super::query::Query;
+use super::extract::{Path, Query};
 use super::refused::{Refused, shortened};
 use crate::Node;
 

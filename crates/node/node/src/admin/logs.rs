@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -17,7 +17,7 @@ use mote_process::clock;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
-use super::query::Query;
+use super::extract::{Path, Query};
 use super::refused::Refused;
 use crate::Node;
 use crate::functions::{find, log_lines};

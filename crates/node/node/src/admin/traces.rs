@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use mote_api::Problem;
 use mote_api::traces::{Trace, TraceList};
 use serde::Deserialize;
 
 use super::access::Seen;
-use super::query::Query;
+use super::extract::{Path, Query};
 use super::refused::Refused;
 use crate::Node;
 use crate::traces::{Call, OUTCOMES, Traces};
