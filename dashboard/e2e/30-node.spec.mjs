@@ -50,6 +50,17 @@ export default async function ({ step, check, until, newPage, login, open, api, 
     await page.waitForSelector("text=This node is on its own");
     await accessible(page);
   });
+  await step("fleet: pages of other nodes are kept as links, from any text", async () => {
+    await page.fill("textarea", `kitchen  https://10.0.0.7:6680  up\n"https://10.0.0.8:6680/dashboard/" javascript:alert(1) http://<b>x ${page.url()}`);
+    await page.click("button:text-is('Add')");
+    const links = () => page.locator("[aria-label='Other nodes'] a").evaluateAll((all) => all.map((one) => one.href));
+    check(JSON.stringify(await links()) === JSON.stringify(["https://10.0.0.7:6680/dashboard/", "https://10.0.0.8:6680/dashboard/"]), await links());
+    await accessible(page);
+    await page.reload();
+    await page.click("button[aria-label='Forget https://10.0.0.7:6680']");
+    check((await links()).length === 1, "it was not forgotten");
+    await page.click("button[aria-label='Forget https://10.0.0.8:6680']");
+  });
   await step("an address that leads nowhere is explained", async () => {
     await open(page, "nowhere/<img src=x onerror=window.__hacked=7>");
     check((await page.textContent("h1")) === "No such page", "no heading");

@@ -1,6 +1,6 @@
 const MANY = 1000;
 
-export default async function ({ step, check, until, newPage, login, open, api, accessible }) {
+export default async function ({ step, check, until, newPage, login, open, api, accessible, smooth }) {
   const page = await newPage();
   step.page = page;
   await login(page);
@@ -43,32 +43,43 @@ export default async function ({ step, check, until, newPage, login, open, api, 
     await open(page, "functions/no-such-function");
     await page.waitForSelector("text=There is no function no-such-function.");
   });
-  await step(`functions: ${MANY} of them scroll and are searched at once`, async () => {
+  await step(`functions: ${MANY} of them change, scroll and are searched without a frame above 50 ms`, async () => {
     const big = await newPage();
     await login(big);
     const { text } = await api(big, "GET", "/v1/functions?view=summary");
     const model = JSON.parse(text).functions[0];
-    const functions = Array.from({ length: MANY }, (_, at) => ({ ...model, name: `many-${String(at).padStart(4, "0")}`, instances: 0 }));
-    await big.route("**/v1/functions?view=summary", (route) => route.fulfill({ json: { functions } }));
-    await open(big, "functions");
-    await big.waitForSelector("text=many-0000");
-    await until(async () => (await big.locator("[aria-rowcount]").getAttribute("aria-rowcount")) === String(MANY + 1), "all rows");
-    check((await big.locator(".functions tbody tr").count()) < 80, "too many rows are drawn");
-    await big.evaluate(() => {
-      const box = document.querySelector(".scroll-tall");
-      box.scrollTop = box.scrollHeight;
+    let turn = 0;
+    // Every row changes with each answer.
+    const functions = () => {
+      turn += 1;
+      return Array.from({ length: MANY }, (_, at) => ({ ...model, name: `many-${String(at).padStart(4, "0")}`, instances: (at + turn) % 3, requests: { ...model.requests, total: turn * (at + 1), failed: turn * (at % 5), p50_ms: 1 + ((at * turn) % 7), p99_ms: 10 + ((at * turn) % 90) } }));
+    };
+    await big.route("**/v1/functions?view=summary", (route) => route.fulfill({ json: { functions: functions() } }));
+    // Nobody has a closer look at functions that do not exist.
+    await big.route(/v1\/functions\/many-/, (route) => route.abort());
+    big.allowed.push(/many-/);
+    await smooth(big, async () => {
+      await open(big, "functions");
+      await big.waitForSelector("text=many-0000");
+      await until(async () => (await big.locator("[aria-rowcount]").getAttribute("aria-rowcount")) === String(MANY + 1), "all rows");
+      check((await big.locator(".functions tbody tr").count()) < 80, "too many rows are drawn");
+      await big.selectOption("select", "rate");
+      const from = turn;
+      await until(() => turn >= from + 3, "three answers", 20_000);
+      await big.evaluate(async () => {
+        const box = document.querySelector(".scroll-tall");
+        for (let at = 0; at <= 40; at += 1) {
+          box.scrollTop = (box.scrollHeight / 40) * at;
+          await new Promise((next) => requestAnimationFrame(next));
+        }
+      });
+      await big.selectOption("select", "name");
+      await big.waitForSelector("text=many-0999");
+      for (const letter of "many-0500") await big.locator("input[type=search]").press(letter);
+      await until(async () => (await big.locator(".functions tbody tr:not(.spacer)").count()) === 1, "one row");
+      await open(big, "");
+      await big.waitForSelector(".stat-value:has-text('1,000')");
     });
-    await big.waitForSelector("text=many-0999");
-    const took = await big.evaluate(async () => {
-      const field = document.querySelector("input[type=search]");
-      const began = performance.now();
-      field.value = "many-0500";
-      field.dispatchEvent(new Event("input", { bubbles: true }));
-      await new Promise((next) => requestAnimationFrame(() => setTimeout(next, 0)));
-      return performance.now() - began;
-    });
-    await big.waitForSelector("a:has-text('many-0500')");
-    check(took < 200, `the search took ${took} ms`);
     await big.context().close();
   });
 }

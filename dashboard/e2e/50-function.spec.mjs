@@ -148,6 +148,16 @@ export default async function ({ step, check, until, newPage, login, open, api, 
     await page.waitForSelector("[role=status]:has-text('It waits to run again')", { state: "attached" });
     await page.waitForSelector("td:has-text('dead letter')", { timeout: 30_000 });
   });
+  await step("function: failed and slow calls are found among the recorded ones", async () => {
+    const rows = page.locator("[aria-label='Recent calls of e2e-fails'] tbody tr");
+    await until(async () => (await rows.count()) > 0, "recorded calls");
+    await page.selectOption(".panel:has-text('Recent calls') select", "failed");
+    await until(async () => (await rows.count()) > 0 && (await rows.allTextContents()).every((text) => /failed/.test(text)), "only failed calls");
+    await accessible(page);
+    await page.selectOption(".panel:has-text('Recent calls') select", { index: 2 });
+    await page.waitForSelector("text=No slow call is kept.");
+    await page.selectOption(".panel:has-text('Recent calls') select", "all");
+  });
   await step("function: dead letters are deleted after a question", async () => {
     await page.click("text=Delete all dead letters");
     await page.click("dialog[open] button[value=yes]");

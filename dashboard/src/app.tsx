@@ -41,7 +41,7 @@ async function begin(): Promise<void> {
       return;
     } catch (error) {
       sessionEnd.value =
-        error instanceof ApiError && error.status === 0
+        error instanceof ApiError && (error.status === 0 || error.status === 409)
           ? error.message
           : "The link has expired or was used before. Links work once, for a minute. Make a new one, or log in with a token.";
       session.value = null;

@@ -159,6 +159,18 @@ fn a_session_has_the_rights_of_its_token_and_ends_with_it() {
     let proof = format!("{{\"code\":{}}}", made["code"]);
     let second = Browser::log_in(admin, &proof);
     assert_eq!(second.get("/v1/session").json()["name"], "reader");
+    // What a session begins ends with its logout.
+    let third = Browser::log_in(admin, &with_token(&reader));
+    let proof = || {
+        let made = third.call("POST", "/v1/session/code", b"").json();
+        format!("{{\"code\":{}}}", made["code"])
+    };
+    let (fourth, unused) = (Browser::log_in(admin, &proof()), proof());
+    let followed = follow(&fourth);
+    assert_eq!(third.call("DELETE", "/v1/session", b"").status, 204);
+    assert_refused(&fourth.get("/v1/functions"), 401, "M1401");
+    assert_ends(followed);
+    assert_refused(&log_in(admin, &unused, &[]), 401, "M1401");
     let wrong = [("authorization", "Bearer wrong")];
     assert_refused(&owner.call_with("GET", "/v1/status", &wrong, b""), 401, "M1401");
     let bearer = format!("Bearer {reader}");
@@ -498,6 +510,66 @@ fn lists_are_short_and_compressed() {
     assert_eq!(short.header("content-encoding"), None);
 }
 
+#[test]
+fn wrong_queries_are_problems() {
+    let admin = free_address();
+    let node = Node::start_with(&["--admin", &admin.to_string()]);
+    node.deploy_ok("hello", &[("app.py", HELLO)]);
+    let bearer = format!("Bearer {}", node.token());
+    let field = [("authorization", bearer.as_str())];
+    for (method, path, wrong) in [
+        ("GET", "/v1/traces?limit=abc", "limit"),
+        ("GET", "/v1/invocations?limit=-1", "limit"),
+        ("GET", "/v1/invocations?runs=maybe", "runs"),
+        ("DELETE", "/v1/namespaces/none?force=1", "force"),
+        ("GET", "/v1/audit?limit=x", "limit"),
+        ("GET", "/v1/kv/hello?limit=x", "limit"),
+        ("GET", "/v1/kv/hello/entry?key=k&version=x", "version"),
+        ("GET", "/v1/functions/hello/logs?tail=x", "tail"),
+        ("GET", "/v1/functions/hello/logs?follow=yes", "follow"),
+        ("PUT", "/v1/functions/hello?dry_run=2", "dry_run"),
+    ] {
+        let answer = call_at(admin, method, path, &field, b"");
+        assert_refused(&answer, 400, "M1403");
+        assert_eq!(answer.json()["field"], wrong, "{path}: {}", answer.text());
+    }
+    for (method, path) in [("PUT", "/v1/functions/hello/revisions/abc"), ("GET", "/v1/traces/%ff")]
+    {
+        assert_refused(&call_at(admin, method, path, &field, b""), 400, "M1403");
+    }
+    let answer = call_at(admin, "GET", "/v1/kv/hello/entry", &field, b"");
+    assert_refused(&answer, 400, "M1403");
+    assert!(answer.text().contains("missing field `key`"), "{}", answer.text());
+}
+
+/// A page asks for a call without knowing whether it was accepted for later.
+#[test]
+fn a_list_of_accepted_calls_has_one_of_them_or_none() {
+    let (node, admin) = start(&[]);
+    for namespace in ["plant", "orchard"] {
+        deploy_ok(&node, namespace, "hello", &[("app.py", HELLO)]);
+    }
+    let accepted = node.call("POST", "/hello.orchard", &[("prefer", "respond-async")], b"");
+    let id = accepted.json()["id"].as_str().expect("an id").to_owned();
+    let plain = node.get("/hello.orchard");
+    let plain = plain.header("mote-invocation").expect("an id");
+    let count = |token: &str, id: &str| {
+        let bearer = format!("Bearer {token}");
+        let path = format!("/v1/invocations?id={id}");
+        let answer = call_at(admin, "GET", &path, &[("authorization", &bearer)], b"");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["invocations"].as_array().map(Vec::len)
+    };
+    let owner = node.token();
+    let ada = token(&node, "ada", "operator", Some("plant"));
+    let ben = token(&node, "ben", "viewer", Some("orchard"));
+    for (token, id, expected) in
+        [(&owner, &*id, 1), (&ben, &*id, 1), (&ada, &*id, 0), (&owner, plain, 0), (&owner, "x", 0)]
+    {
+        assert_eq!(count(token, id), Some(expected), "{id}");
+    }
+}
+
 /// Drives the page in Chromium, as a user does.
 #[test]
 fn the_page_works_in_a_browser() {
@@ -514,7 +586,7 @@ fn the_page_works_in_a_browser() {
         skip("the dashboard in a browser", "chromium is not installed");
         return;
     }
-    let node = Node::start();
+    let node = Node::start_with(&["--trace", "100%"]);
     let (address, _) = code(&node);
     let socket = node.dir.path().join("s");
     let code = format!("{} dashboard -q -o name", mote_binary().display());

@@ -63,6 +63,10 @@ fn lines_survive_a_crash_and_a_restart_and_can_be_searched() {
     assert!(messages(&node, &["talks", "--since", "2999-01-01T00:00:00Z"]).is_empty());
     let node = node.stop_and_restart();
     assert_eq!(messages(&node, &["talks", "--grep", "out "]), ["out one", "out raise", "out two"]);
+    for (query, expected) in [("OUT%20ONE", 0), ("OUT%20ONE&ignore_case=true", 1)] {
+        let (_, text) = node.manage("GET", &format!("/v1/functions/talks/logs?grep={query}"), "");
+        assert_eq!(text.matches("out one").count(), expected, "{query}: {text}");
+    }
     let (status, text) = node.manage("GET", "/v1/functions/talks/logs?level=loud", "");
     assert!(status == 400 && text.contains("debug, info, warn or error"), "{status} {text}");
 }

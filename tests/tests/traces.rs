@@ -207,7 +207,23 @@ fn calls_that_fail_are_recorded_in_any_case() {
     let list = node.management("/v1/traces?function=fails");
     let call = &list["traces"][0];
     assert_eq!((&call["invocation"], &call["outcome"]), (&id.into(), &"function".into()), "{list}");
-    assert_eq!(node.management("/v1/traces?function=other")["traces"], serde_json::json!([]));
+    for query in ["function=other", "outcome=ok", "outcome=timeout", "slower_than=1h"] {
+        let list = node.management(&format!("/v1/traces?{query}"));
+        assert_eq!(list["traces"], serde_json::json!([]), "{query}");
+    }
+    for query in ["outcome=failed", "outcome=function", "outcome=failed&slower_than=0s"] {
+        assert_eq!(node.management(&format!("/v1/traces?{query}")), list, "{query}");
+    }
+    for (query, field) in
+        [("outcome=bad", "outcome"), ("slower_than=x", "slower_than"), ("limit=abc", "limit")]
+    {
+        let (status, text) = node.manage("GET", &format!("/v1/traces?{query}"), "");
+        let problem: Value = serde_json::from_str(&text).expect("a problem");
+        assert_eq!(
+            (status, &problem["code"], &problem["field"]),
+            (400, &"M1403".into(), &field.into())
+        );
+    }
 }
 
 #[test]

@@ -144,6 +144,7 @@ export function HeatMap({ columns, bounds, slots, what }: Props) {
 type Point = { total: number; p50: number | undefined; p99: number | undefined };
 
 function readout(column: HeatColumn, point: Point): string {
+  if (column.counts.length === 0) return `${clock(column.at)}: not measured`;
   if (point.total === 0) return `${clock(column.at)}: no calls`;
   return `${clock(column.at)}: ${count(point.total)} calls, median ${micros(point.p50!)}, 99th percentile ${micros(point.p99!)}`;
 }

@@ -75,7 +75,8 @@ export function relative(at: number | string, now = Date.now()): string {
   if (Number.isNaN(difference)) return "–";
   if (Math.abs(difference) < 1000) return "now";
   const rounded = Math.floor(Math.abs(difference) / 1000) * 1000;
-  return difference > 0 ? `${span(rounded)} ago` : `in ${span(rounded)}`;
+  // Of a time that has passed, the largest unit is enough.
+  return difference > 0 ? `${span(rounded).split(" ").slice(0, 2).join(" ")} ago` : `in ${span(rounded)}`;
 }
 
 export function plural(value: number, one: string, many = `${one}s`): string {

@@ -2,9 +2,11 @@
 
 import { signal, type Signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
-import { ApiError } from "./api";
+import { ApiError, onReturn, PATIENCE_MS } from "./api";
 
-const PAUSE_MAX_MS = 30_000;
+const PAUSE_MAX_MS = 15_000;
+/** How long after its last failure a request is sent again because the node answers others. */
+const RETURN_MS = 5000;
 
 export interface Poll<T> {
   data: Signal<T | undefined>;
@@ -21,7 +23,7 @@ export function poll<T>(read: (signal: AbortSignal) => Promise<T>, every: number
   let timer: ReturnType<typeof setTimeout> | undefined;
   let current: AbortController | undefined;
   let failures = 0;
-  let stopped = false;
+  let failedAt = 0;
 
   const turn = async () => {
     clearTimeout(timer);
@@ -29,22 +31,30 @@ export function poll<T>(read: (signal: AbortSignal) => Promise<T>, every: number
     const own = new AbortController();
     current = own;
     let pause = every;
+    const patience = setTimeout(() => own.abort(new DOMException("too late", "TimeoutError")), Math.max(PATIENCE_MS, every));
     try {
       const answer = await read(own.signal);
-      if (own.signal.aborted) return;
+      if (current !== own) return;
       failures = 0;
       error.value = undefined;
       data.value = answer;
     } catch (cause) {
-      if (own.signal.aborted) return;
+      if (current !== own) return;
       const failure = cause instanceof ApiError ? cause : new ApiError(0, "", String(cause));
       error.value = failure;
       // A refusal that will not change by itself is asked for again in longer steps, too.
       failures += 1;
+      failedAt = performance.now();
       pause = failure.retryAfterMs ?? Math.min(PAUSE_MAX_MS, every * 2 ** Math.min(failures, 6));
       pause *= 0.85 + Math.random() * 0.3;
+    } finally {
+      clearTimeout(patience);
     }
-    if (!stopped && !document.hidden) timer = setTimeout(turn, pause);
+    later(pause);
+  };
+  const later = (pause: number) => {
+    clearTimeout(timer);
+    if (!document.hidden) timer = setTimeout(turn, pause);
   };
   const shown = () => {
     if (document.hidden) clearTimeout(timer);
@@ -52,6 +62,10 @@ export function poll<T>(read: (signal: AbortSignal) => Promise<T>, every: number
   };
   document.addEventListener("visibilitychange", shown);
   addEventListener("online", shown);
+  const forget = onReturn(() => {
+    // Other requests may succeed all the time while this one fails.
+    if (failures > 0) later(Math.max(0, failedAt + RETURN_MS - performance.now()));
+  });
   if (!document.hidden) void turn();
 
   return {
@@ -59,9 +73,10 @@ export function poll<T>(read: (signal: AbortSignal) => Promise<T>, every: number
     error,
     refresh: () => void turn(),
     stop: () => {
-      stopped = true;
       clearTimeout(timer);
       current?.abort();
+      current = undefined;
+      forget();
       document.removeEventListener("visibilitychange", shown);
       removeEventListener("online", shown);
     },

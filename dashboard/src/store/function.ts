@@ -18,6 +18,7 @@ const KEPT = 6;
 /** What happened in one interval. */
 export interface Column {
   at: number;
+  /** 0 if nobody has measured it, because the page was not open. */
   seconds: number;
   request: number[];
   queue: number[];
@@ -56,8 +57,6 @@ export class Watch {
 
   start(): Poll<void> {
     this.running?.stop();
-    // After a pause, the first interval would be as long as the pause.
-    if (this.last && performance.now() - this.last.at > EVERY_MS * 4) this.last = undefined;
     this.running = poll((abort) => this.read(abort), EVERY_MS);
     return this.running;
   }
@@ -90,8 +89,10 @@ export class Watch {
     this.last = { at: now, durations, detail };
     this.detail.value = detail;
     if (durations && durations.bounds_us.length !== this.bounds.value.length) this.bounds.value = durations.bounds_us;
-    // A gap of a hidden tab is not a column.
-    if (last && now - last.at < EVERY_MS * 4) this.push(column(detail, durations, last, (now - last.at) / 1000));
+    // What happened while nobody looked is not the rate of one moment: the time is left empty.
+    const missed = last ? Math.round((now - last.at) / EVERY_MS) : 0;
+    if (last && missed < 4) this.push(column(detail, durations, last, (now - last.at) / 1000));
+    else for (let at = Math.min(missed, FINE); at > 0; at -= 1) this.push(empty(Date.now() - at * EVERY_MS));
     this.turn.value += 1;
   }
 
@@ -107,7 +108,7 @@ export class Watch {
       into.failed += one.failed;
       into.running = Math.max(into.running, one.running);
       into.queued = Math.max(into.queued, one.queued);
-      into.instances = one.instances;
+      if (one.seconds > 0) into.instances = one.instances;
       into.starting = Math.max(into.starting, one.starting);
     }
     this.parts += 1;
@@ -117,6 +118,10 @@ export class Watch {
       this.parts = 0;
     }
   }
+}
+
+function empty(at: number): Column {
+  return { at, seconds: 0, request: [], queue: [], start: [], run: [], total: 0, failed: 0, running: 0, queued: 0, instances: 0, starting: 0 };
 }
 
 function column(

@@ -1,14 +1,18 @@
 // Log lines of a function as they come: bounded, filtered in slices, and read on after a break.
 
 import { signal } from "@preact/signals";
-import { ApiError, call, functionPath } from "../lib/api";
+import { ApiError, call, functionPath, onReturn } from "../lib/api";
 import { clean } from "../lib/text";
 import type { LogLine } from "../lib/types";
 
 export const LINES_MAX = 100_000;
+/** Lines that are read at first. Older ones are read when they are asked for, or searched by the node. */
+export const LINES_FIRST = 10_000;
 /** How long work may go on before the page may draw again. */
 const SLICE_MS = 6;
 const PAUSE_MAX_MS = 15_000;
+/** A stream that ends earlier is not asked for again at once. */
+const STEADY_MS = 1000;
 
 export interface Numbered extends LogLine {
   seq: number;
@@ -43,19 +47,24 @@ export class LogReader {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private asked = 0;
   private stopped = false;
+  private paused = false;
+  private readonly forget: () => void;
   private failures = 0;
 
   constructor(
     private readonly name: string,
-    private readonly query: { invocation?: string; tail: number; follow: boolean },
+    private readonly query: { invocation?: string; tail: number; follow: boolean; grep?: string; level?: string },
   ) {
     document.addEventListener("visibilitychange", this.seen);
+    // A stream that was cut silently never ends by itself.
+    this.forget = onReturn(this.seen);
     void this.read();
   }
 
   stop(): void {
     this.stopped = true;
     document.removeEventListener("visibilitychange", this.seen);
+    this.forget();
     clearTimeout(this.timer);
     cancelAnimationFrame(this.asked);
     this.abort?.abort();
@@ -63,11 +72,21 @@ export class LogReader {
     this.shown = [];
   }
 
-  clear(): void {
-    this.lines = [];
-    this.shown = [];
-    this.total = 0;
-    this.publish();
+  /** Stops reading until `resume`, but keeps the lines. */
+  pause(): void {
+    this.paused = true;
+    clearTimeout(this.timer);
+    this.abort?.abort();
+  }
+
+  resume(): void {
+    this.paused = false;
+    if (!this.stopped && !document.hidden && this.state.value !== "ended") void this.read();
+  }
+
+  /** Whether the node may have older lines than those that were read. */
+  hasOlder(): boolean {
+    return this.total >= this.query.tail;
   }
 
   /** All lines that fit, as JSON lines. */
@@ -84,7 +103,7 @@ export class LogReader {
     if (document.hidden) {
       clearTimeout(this.timer);
       this.abort?.abort();
-    } else if (this.state.value !== "ended") void this.read();
+    } else if (this.state.value !== "ended" && !this.paused) void this.read();
   };
 
   private async read(): Promise<void> {
@@ -95,11 +114,18 @@ export class LogReader {
     const query = new URLSearchParams();
     if (this.query.follow) query.set("follow", "true");
     if (this.query.invocation) query.set("invocation", this.query.invocation);
+    if (this.query.level) query.set("level", this.query.level);
+    if (this.query.grep) {
+      query.set("grep", this.query.grep);
+      query.set("ignore_case", "true");
+    }
     this.resumed = this.lastTime !== "";
     if (this.resumed) query.set("since", this.lastTime);
     else query.set("tail", String(this.query.tail));
+    let began = 0;
     try {
       const answer = await call(functionPath(this.name, `/logs?${query}`), { signal: own.signal });
+      began = performance.now();
       this.failures = 0;
       this.error.value = undefined;
       this.state.value = "live";
@@ -115,7 +141,9 @@ export class LogReader {
       this.error.value = cause instanceof ApiError ? cause : new ApiError(0, "", "The stream of log lines was cut off.");
       if (this.error.value.status === 401 || this.error.value.status === 404) return;
       this.failures += 1;
-      const pause = this.error.value.retryAfterMs ?? Math.min(PAUSE_MAX_MS, 500 * 2 ** this.failures);
+      // A stream that was cut off is asked for again at once: the session may have ended.
+      const wasLive = began > 0 && performance.now() - began > STEADY_MS;
+      const pause = this.error.value.retryAfterMs ?? (wasLive ? 0 : Math.min(PAUSE_MAX_MS, 500 * 2 ** this.failures));
       if (!document.hidden) this.timer = setTimeout(() => void this.read(), pause);
     }
   }
@@ -234,6 +262,11 @@ export function matcher({ text, level, stream }: Filter): (line: LogLine) => boo
     if (stream === "function" ? line.stream === "platform" : stream !== "" && line.stream !== stream) return false;
     return pattern === undefined || pattern.test(line.message) || (line.invocation !== undefined && pattern.test(line.invocation));
   };
+}
+
+/** Whether the text is an expression, which only the page can look for. */
+export function isExpression(text: string): boolean {
+  return /^\/(.+)\/$/.test(text);
 }
 
 function expression(text: string): RegExp | undefined {

@@ -4,6 +4,7 @@
 import { computed, signal } from "@preact/signals";
 import { functionPath, get, session } from "../lib/api";
 import { poll, type Poll } from "../lib/poll";
+import { clean } from "../lib/text";
 import { Ring } from "../lib/ring";
 import type { DoctorReport, FunctionDetail, NodeStatus, Summary } from "../lib/types";
 
@@ -156,7 +157,7 @@ function failure(one: Summary): NodeEvent {
     function: one.name,
     kind: "failed",
     title: `call failed (${error.code})`,
-    reason: error.message,
+    reason: clean(error.message),
     ...(error.invocation ? { invocation: error.invocation } : {}),
   };
 }

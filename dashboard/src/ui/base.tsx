@@ -5,6 +5,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError } from "../lib/api";
 import { day, relative } from "../lib/format";
+import { clean } from "../lib/text";
 import { turn } from "../store/node";
 
 let last = 0;
@@ -103,7 +104,7 @@ export function Command({ text, label }: { text: string; label?: string }) {
   return (
     <div class="command">
       {/* Only a text that may scroll is a stop of the keyboard. */}
-      <pre {...(text.length > 400 ? { tabIndex: 0 } : {})} role="group" aria-label={label ?? "command"}>{text}</pre>
+      <pre {...(text.length > 400 ? { tabIndex: 0 } : {})} role="group" aria-label={label ?? "command"}>{clean(text)}</pre>
       <CopyButton text={text} what={label ?? "command"} />
     </div>
   );
@@ -211,7 +212,7 @@ export function Confirm(props: { label: string; question: string; yes: string; o
         {props.label}
       </button>
       <dialog ref={dialog} aria-labelledby={id} class="dialog">
-        <p id={id}>{props.question}</p>
+        <p id={id}>{clean(props.question)}</p>
         <form method="dialog" class="row row-end">
           <button class="button" value="no">
             Cancel

@@ -2,13 +2,16 @@
 // cut there and shown whole below when it is chosen.
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { clock, count, day } from "../lib/format";
+import { clock, count, day, plural } from "../lib/format";
 import { to } from "../lib/route";
-import { LINES_MAX, LogReader, type Numbered } from "../store/logs";
+import { isExpression, LINES_FIRST, LINES_MAX, LogReader, type Numbered } from "../store/logs";
 import { CopyButton, Empty, Failure, Icon } from "./base";
 import { useWindow } from "./virtual";
 
 const ROW = 24;
+/** How long after the last letter the node is asked. */
+const TYPING_MS = 300;
+const INVOCATION = /^[0-9a-hjkmnp-tv-z]{26}$/i;
 
 interface Props {
   name: string;
@@ -19,17 +22,17 @@ interface Props {
 }
 
 export function Logs({ name, invocation, follow, short }: Props) {
-  const reader = useMemo(
-    () => new LogReader(name, { tail: LINES_MAX, follow, ...(invocation ? { invocation } : {}) }),
-    [name, invocation, follow],
-  );
-  useEffect(() => () => reader.stop(), [reader]);
   const [text, setText] = useState("");
   const [level, setLevel] = useState("");
   const [stream, setStream] = useState("");
+  const [tail, setTail] = useState(LINES_FIRST);
+  const newest = useReader(name, { tail, follow, ...(invocation ? { invocation } : {}) });
+  const reader = useSearch(newest, name, text, level, { follow, ...(invocation ? { invocation } : {}) });
   const [chosen, setChosen] = useState<Numbered | undefined>();
   const [stuck, setStuck] = useState(true);
   const list = useRef<HTMLDivElement | null>(null);
+  const room = useRef(0);
+  const top = useRef(0);
   const { box, window } = useWindow(reader.shown.length, ROW);
   const turn = reader.turn.value;
 
@@ -40,13 +43,28 @@ export function Logs({ name, invocation, follow, short }: Props) {
   useLayoutEffect(() => {
     const element = box.current;
     if (element && stuck) element.scrollTop = element.scrollHeight;
-  }, [turn, stuck, reader]);
+  }, [turn, stuck, reader, reader.shown.length]);
+
+  useEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    const observer = new ResizeObserver(() => {
+      room.current = element.clientHeight;
+      if (stuck) element.scrollTop = element.scrollHeight;
+    });
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [stuck]);
 
   const scrolled = () => {
     const element = box.current;
     // A scroll event may arrive after the view was left.
     if (!element) return;
-    setStuck(element.scrollHeight - element.scrollTop - element.clientHeight < ROW * 2);
+    // More lines and a window of another size move the end of the list. Only a user scrolls up.
+    const isUp = element.scrollTop < top.current && room.current === element.clientHeight;
+    top.current = element.scrollTop;
+    if (element.scrollHeight - element.scrollTop - element.clientHeight < ROW * 2) setStuck(true);
+    else if (isUp) setStuck(false);
   };
   const key = (event: KeyboardEvent) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -63,11 +81,12 @@ export function Logs({ name, invocation, follow, short }: Props) {
   };
 
   const shown = reader.shown;
+  const isPart = reader.hasOlder();
   const error = reader.error.value;
   const state = reader.state.value;
   return (
     <div class={`logs ${short ? "logs-short" : ""}`} ref={list}>
-      <div class="row bar-row">
+      <div class="row bar-row" hidden={short && reader.total === 0 && !text && !level && !stream}>
         <label class="search">
           <span class="sr-only">Search log lines</span>
           <Icon name="search" />
@@ -97,16 +116,20 @@ export function Logs({ name, invocation, follow, short }: Props) {
           </a>
         ) : null}
         <p class="quiet log-count">
-          {text || level || stream ? `${count(shown.length)} of ${count(reader.total)} lines` : `${count(reader.total)} lines`}
+          {text || level || stream ? `${count(shown.length)} of ${plural(reader.total, "line")}` : plural(reader.total, "line")}
+          {reader !== newest ? ", searched by the node" : isPart && isExpression(text) ? ", expressions are looked for in these only" : ""}
           {reader.dropped > 0 ? `, the oldest ${count(reader.dropped)} left out` : ""}
         </p>
+        {reader === newest && isPart && tail < LINES_MAX ? (
+          <button type="button" class="button button-small" onClick={() => setTail(LINES_MAX)}>Read older lines</button>
+        ) : null}
         {shown.length > 0 ? <Save reader={reader} name={name} /> : null}
       </div>
       {error && state === "lost" ? <Failure error={error} /> : null}
       {shown.length === 0 ? (
         <div class="log-list log-empty">
-          {reader.total > 0 ? (
-            <Empty title="No line fits." />
+          {reader.total > 0 || reader !== newest ? (
+            <Empty title={state === "reading" ? "The node searches its log…" : "No line fits."} />
           ) : (
             <Empty title={state === "reading" ? "Reading the log…" : "There are no lines."} {...(state === "reading" ? {} : { command: invocation ? `mote logs ${name} --invocation ${invocation}` : `mote logs ${name} --follow` })}>
               {state === "reading" ? null : "What the function prints, and what mote does with it, appears here."}
@@ -155,6 +178,39 @@ export function Logs({ name, invocation, follow, short }: Props) {
       {chosen ? <Whole line={chosen} name={name} close={() => setChosen(undefined)} /> : null}
     </div>
   );
+}
+
+type Query = ConstructorParameters<typeof LogReader>[1];
+
+/** Reads lines as long as the component shows them. */
+function useReader(name: string, query: Query | undefined): LogReader;
+function useReader(name: string, query: Query | undefined, none: true): LogReader | undefined;
+function useReader(name: string, query: Query | undefined): LogReader | undefined {
+  const key = JSON.stringify(query);
+  const reader = useMemo(() => (query ? new LogReader(name, query) : undefined), [name, key]);
+  useEffect(() => () => reader?.stop(), [reader]);
+  return reader;
+}
+
+/**
+ * The reader of the lines that fit. The node searches the lines that it has on disk, once nobody
+ * types any more. The page itself searches if it has all lines, or looks for an expression.
+ */
+function useSearch(newest: LogReader, name: string, text: string, level: string, query: Omit<Query, "tail">): LogReader {
+  const [asked, setAsked] = useState({ text: "", level: "" });
+  useEffect(() => {
+    const timer = setTimeout(() => setAsked({ text, level }), TYPING_MS);
+    return () => clearTimeout(timer);
+  }, [text, level]);
+  void newest.turn.value;
+  const isSearch = newest.hasOlder() && (text !== "" || level !== "") && !isExpression(text) && asked.text === text && asked.level === level;
+  const found = useReader(name, isSearch ? { ...query, tail: LINES_MAX, ...(INVOCATION.test(text) ? { invocation: text.toUpperCase() } : text ? { grep: text } : {}), ...(level ? { level } : {}) } : undefined, true);
+  useEffect(() => {
+    if (!found) return;
+    newest.pause();
+    return () => newest.resume();
+  }, [newest, found]);
+  return found ?? newest;
 }
 
 function Whole({ line, name, close }: { line: Numbered; name: string; close: () => void }) {

@@ -5,7 +5,8 @@ import { ApiError, get } from "../lib/api";
 import { clock, day, micros, plural } from "../lib/format";
 import { route, to } from "../lib/route";
 import { clean } from "../lib/text";
-import type { Invocation, Span, Trace, TraceSummary } from "../lib/types";
+import type { Invocation, Span, Trace } from "../lib/types";
+import { readTraces } from "../store/traces";
 import { Command, CopyButton, Empty, Loading, Panel, State, toneOf, When } from "../ui/base";
 import { Logs } from "../ui/logs";
 import { NoTraces } from "./function/calls";
@@ -83,7 +84,9 @@ export function CallView({ id }: { id: string }) {
 }
 
 async function find(id: string, name: string | undefined, traceId: string | undefined): Promise<Found> {
-  const invocation = await get<Invocation>(`/v1/invocations/${encodeURIComponent(id)}`).catch(() => undefined);
+  // Most calls were not accepted for later, so the list is asked, which may be empty.
+  const accepted = await get<{ invocations: Invocation[] }>(`/v1/invocations?id=${encodeURIComponent(id)}`).catch(() => undefined);
+  const invocation = accepted?.invocations[0];
   const found: Found = {};
   if (invocation) found.invocation = invocation;
   const of = name ?? invocation?.function;
@@ -91,11 +94,8 @@ async function find(id: string, name: string | undefined, traceId: string | unde
   try {
     let trace = traceId;
     if (!trace) {
-      const query = new URLSearchParams({ limit: "1000", ...(of ? { function: of } : {}) });
-      const { traces } = await get<{ traces: TraceSummary[] }>(`/v1/traces?${query}`).catch((error: unknown) => {
-        found.untraced = error instanceof ApiError && error.status === 404;
-        throw error;
-      });
+      const traces = await readTraces({ limit: "1000", ...(of ? { function: of } : {}) });
+      if (!traces) return { ...found, untraced: true };
       const match = traces.find((one) => one.invocation === id || one.trace === id);
       trace = match?.trace;
       if (match && !of) found.function = match.function;

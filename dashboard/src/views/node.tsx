@@ -5,6 +5,7 @@ import { call, get, session } from "../lib/api";
 import { bytes, count, figure, percent, plural, span } from "../lib/format";
 import { usePoll } from "../lib/poll";
 import { to } from "../lib/route";
+import { clean } from "../lib/text";
 import type { Check, FunctionDetail, Namespace, NodeStatus } from "../lib/types";
 import { details, doctor, events, functions, refreshDoctor, series, status, total, turn, watchEvents, type NodeEvent } from "../store/node";
 import { Command, Empty, Failure, Icon, Loading, Panel, Stat, State, toneOf, When } from "../ui/base";
@@ -295,7 +296,7 @@ function Failing() {
               </p>
               {one.last_error ? (
                 <p class="error-line">
-                  <code>{one.last_error.code}</code> <span class="clip" title={one.last_error.message}>{one.last_error.message}</span> <When at={one.last_error.time} />
+                  <code>{one.last_error.code}</code> <span class="clip" title={clean(one.last_error.message)}>{clean(one.last_error.message)}</span> <When at={one.last_error.time} />
                 </p>
               ) : null}
             </li>

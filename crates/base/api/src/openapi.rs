@@ -326,6 +326,7 @@ fn scale() {}
         ("tail" = Option<u64>, Query, description = "only the last lines, counted after the other filters; 1,000 without since"),
         ("invocation" = Option<String>, Query, description = "only lines of this invocation"),
         ("grep" = Option<String>, Query, description = "only lines whose message contains this text"),
+        ("ignore_case" = Option<bool>, Query, description = "the text of grep may be in upper or lower case"),
         ("level" = Option<String>, Query, description = "only lines of at least this level: debug, info, warn or error"),
     ),
     responses(
@@ -351,6 +352,7 @@ fn durations() {}
         ("before" = Option<String>, Query, description = "only those that were accepted before the one with this id"),
         ("limit" = Option<usize>, Query, description = "1 to 1000; 100 unless given"),
         ("runs" = Option<bool>, Query, description = "only runs of chains"),
+        ("id" = Option<String>, Query, description = "only the one with this id, with its answer; an empty list if the call was not accepted for later"),
     ),
     responses(
         (status = 200, body = AcceptedInvocations),
@@ -705,6 +707,8 @@ fn session_code() {}
 #[utoipa::path(get, path = "/v1/traces", tag = "functions",
     params(
         ("function" = Option<String>, Query, description = "only calls of this function"),
+        ("outcome" = Option<String>, Query, description = "only calls with this outcome: ok, caller, function, timeout, capacity, platform, or failed for all of them but ok"),
+        ("slower_than" = Option<String>, Query, description = "only calls that took at least this long, such as 500ms or 1s"),
         ("limit" = Option<u64>, Query, description = "at most this many calls; 100 by default, 1,000 at most"),
     ),
     responses(

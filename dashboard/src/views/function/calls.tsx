@@ -7,8 +7,10 @@ import { count, micros } from "../../lib/format";
 import { usePoll } from "../../lib/poll";
 import { to } from "../../lib/route";
 import { clean } from "../../lib/text";
-import type { Invocation, TraceSummary } from "../../lib/types";
-import { announce, Confirm, Empty, Failure, Loading, Panel, State, toneOf, useAction, When } from "../../ui/base";
+import type { Invocation } from "../../lib/types";
+import { readTraces } from "../../store/traces";
+import { announce, Confirm, Empty, Failure, Panel, State, toneOf, useAction, When } from "../../ui/base";
+import { ListPanel, Rows } from "../../ui/rows";
 
 export function Calls({ name }: { name: string }) {
   return (
@@ -27,54 +29,54 @@ const OUTCOMES: Record<string, string> = {
   platform: "mote failed",
 };
 
+const SLOW = "1s";
+const SHOWN: { name: string; query: Record<string, string> }[] = [
+  { name: "all", query: {} },
+  { name: "failed", query: { outcome: "failed" } },
+  { name: "slow (1 s or more)", query: { slower_than: SLOW } },
+];
+
 function Traces({ name }: { name: string }) {
-  const traces = usePoll(name, 5000, (abort) => get<{ traces: TraceSummary[] }>(`/v1/traces?function=${encodeURIComponent(name)}&limit=100`, abort));
-  const error = traces.error.value;
-  const list = traces.data.value?.traces;
+  const [shown, setShown] = useState(0);
+  const traces = usePoll(`${name} ${shown}`, 5000, (abort) => readTraces({ function: name, limit: "100", ...SHOWN[shown]!.query }, abort));
+  const list = traces.data.value;
+  const choice = (
+    <label class="inline">
+      Show
+      <select value={shown} onChange={(event) => setShown(Number(event.currentTarget.value))}>
+        {SHOWN.map((one, at) => <option key={one.name} value={at}>{one.name}</option>)}
+      </select>
+    </label>
+  );
+  if (list === null) return <Panel title="Recent calls"><NoTraces /></Panel>;
   return (
-    <Panel title="Recent calls" aside={list ? <span class="quiet">newest first</span> : null}>
-      {error?.status === 404 ? (
-        <NoTraces />
-      ) : error && !list ? (
-        <Failure error={error} retry={traces.refresh} />
-      ) : !list ? (
-        <Loading what="the traces" />
-      ) : list.length === 0 ? (
-        <Empty title="No call was recorded yet." command={`mote invoke ${name}`} />
-      ) : (
-        <div class="scroll scroll-events" tabIndex={0} role="region" aria-label={`Recent calls of ${name}`}>
-          <table class="table table-dense">
-            <thead>
-              <tr>
-                <th scope="col">Call</th>
-                <th scope="col">When</th>
-                <th scope="col">Trigger</th>
-                <th scope="col">Result</th>
-                <th scope="col" class="num">Took</th>
-                <th scope="col">Start</th>
-              </tr>
-            </thead>
-            <tbody>
-              {list.map((one) => (
-                <tr key={`${one.trace} ${one.span}`}>
-                  <th scope="row">
-                    <a href={to(["call", one.invocation ?? one.trace], { function: name, trace: one.trace })}>
-                      <code>{(one.invocation ?? one.trace).slice(-8)}</code>
-                    </a>
-                    {one.name ? <span class="under">{clean(one.name)}</span> : null}
-                  </th>
-                  <td><When at={one.started_at} /></td>
-                  <td>{one.trigger ?? "–"}</td>
-                  <td><State word={`${OUTCOMES[one.outcome] ?? one.outcome}${one.status ? ` (${one.status})` : ""}`} tone={one.outcome === "ok" ? "ok" : "fail"} /></td>
-                  <td class="num">{micros(one.duration_us)}</td>
-                  <td>{one.cold ? "cold" : "warm"}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
-    </Panel>
+    <ListPanel
+      title="Recent calls"
+      aside={choice}
+      error={traces.error.value}
+      retry={traces.refresh}
+      count={list?.length}
+      what="call"
+      empty={shown > 0 ? <Empty title={`No ${shown === 1 ? "failed" : "slow"} call is kept.`} /> : <Empty title="No call was recorded yet." command={`mote invoke ${name}`} />}
+    >
+      <Rows label={`Recent calls of ${name}`} columns={["Call", "When", { name: "Trigger", rest: true }, "Result", { name: "Took", num: true }, { name: "Start", rest: true }]} tall="calls">
+        {list?.map((one) => (
+          <tr key={`${one.trace} ${one.span}`}>
+            <th scope="row">
+              <a href={to(["call", one.invocation ?? one.trace], { function: name, trace: one.trace })}>
+                <code>{(one.invocation ?? one.trace).slice(-8)}</code>
+              </a>
+              <span class="under">{one.name ? clean(one.name) : one.outcome === "ok" ? "kept because it was slow" : "kept because it failed"}</span>
+            </th>
+            <td><When at={one.started_at} /></td>
+            <td>{one.trigger ?? "–"}</td>
+            <td><State word={`${OUTCOMES[one.outcome] ?? one.outcome}${one.status ? ` (${one.status})` : ""}`} tone={one.outcome === "ok" ? "ok" : "fail"} /></td>
+            <td>{micros(one.duration_us)}</td>
+            <td>{one.cold ? "cold" : "warm"}</td>
+          </tr>
+        ))}
+      </Rows>
+    </ListPanel>
   );
 }
 
@@ -102,80 +104,65 @@ function Accepted({ name }: { name: string }) {
     });
   const list = calls.data.value?.invocations;
   const dead = list?.filter((one) => one.state === "dead").length ?? 0;
+  const choice = (
+    <label class="inline">
+      State
+      <select value={state} onChange={(event) => setState(event.currentTarget.value)}>
+        {STATES.map((one) => <option key={one} value={one}>{one === "" ? "all" : one === "dead" ? "dead letters" : one}</option>)}
+      </select>
+    </label>
+  );
+  const letters =
+    dead > 0 && mayDeploy() ? (
+      <div class="warning row row-spread">
+        <span>{count(dead)} failed for good and are kept as dead letters.</span>
+        <Confirm
+          label="Delete all dead letters"
+          question={`Delete all dead letters of ${name}?`}
+          yes="Delete"
+          disabled={action.busy}
+          onYes={() => void act(() => send("DELETE", `/v1/dead-letters?function=${encodeURIComponent(name)}`), "Dead letters deleted.")}
+        />
+      </div>
+    ) : null;
+  const button = (label: string, id: string, work: () => Promise<unknown>, said: string) => (
+    <button type="button" class="button button-small" disabled={action.busy} aria-label={`${label} ${id}`} onClick={() => void act(work, said)}>
+      {label}
+    </button>
+  );
+  const path = (id: string) => `/v1/invocations/${encodeURIComponent(id)}`;
   return (
-    <Panel
+    <ListPanel
       title="Calls accepted for later"
-      aside={
-        <label class="inline">
-          State
-          <select value={state} onChange={(event) => setState(event.currentTarget.value)}>
-            {STATES.map((one) => <option key={one} value={one}>{one === "" ? "all" : one === "dead" ? "dead letters" : one}</option>)}
-          </select>
-        </label>
-      }
-    >
-      {action.error ? <Failure error={action.error} /> : null}
-      {dead > 0 && mayDeploy() ? (
-        <div class="warning row row-spread">
-          <span>{count(dead)} failed for good and are kept as dead letters.</span>
-          <Confirm
-            label="Delete all dead letters"
-            question={`Delete all dead letters of ${name}?`}
-            yes="Delete"
-            disabled={action.busy}
-            onYes={() => void act(() => send("DELETE", `/v1/dead-letters?function=${encodeURIComponent(name)}`), "Dead letters deleted.")}
-          />
-        </div>
-      ) : null}
-      {calls.error.value && !list ? <Failure error={calls.error.value} retry={calls.refresh} /> : null}
-      {!list ? (
-        calls.error.value ? null : <Loading what="the calls" />
-      ) : list.length === 0 ? (
+      aside={choice}
+      error={calls.error.value}
+      retry={calls.refresh}
+      count={list?.length}
+      what="call"
+      before={<>{action.error ? <Failure error={action.error} /> : null}{letters}</>}
+      empty={
         <Empty title={state ? "No call is in this state." : "No call was accepted for later."} command={`mote invoke ${name} --async`}>
           Calls with “Prefer: respond-async”, runs of schedules and stored messages are kept here. The command makes one:
         </Empty>
-      ) : (
-        <div class="scroll scroll-events" tabIndex={0} role="region" aria-label={`Accepted calls of ${name}`}>
-          <table class="table table-dense">
-            <thead>
-              <tr>
-                <th scope="col">Call</th>
-                <th scope="col">State</th>
-                <th scope="col">Accepted</th>
-                <th scope="col">Trigger</th>
-                <th scope="col" class="num">Attempts</th>
-                <th scope="col">Result</th>
-                <th scope="col"><span class="sr-only">Actions</span></th>
-              </tr>
-            </thead>
-            <tbody>
-              {list.map((one) => (
-                <tr key={one.id}>
-                  <th scope="row"><a href={to(["call", one.id], { function: name })}><code>{one.id.slice(-8)}</code></a></th>
-                  <td><State word={one.state === "dead" ? "dead letter" : one.state} tone={toneOf(one.state)} /></td>
-                  <td><When at={one.accepted_at} /></td>
-                  <td>{one.trigger}</td>
-                  <td class="num">{count(one.attempts)}</td>
-                  <td class="wrap">{one.fault ? <><code>{one.fault}</code> {one.detail ?? ""}</> : (one.status ?? "–")}</td>
-                  <td class="num">
-                    {one.state === "dead" && mayDeploy() ? (
-                      <button type="button" class="button button-small" disabled={action.busy} aria-label={`Run again ${one.id}`} onClick={() => void act(() => send("POST", `/v1/invocations/${encodeURIComponent(one.id)}/retry`), "It waits to run again.")}>
-                        Run again
-                      </button>
-                    ) : null}
-                    {(one.state === "waiting" || one.state === "running") && mayDeploy() ? (
-                      <button type="button" class="button button-small" disabled={action.busy} aria-label={`Cancel ${one.id}`} onClick={() => void act(() => send("DELETE", `/v1/invocations/${encodeURIComponent(one.id)}`), "Cancelled.")}>
-                        Cancel
-                      </button>
-                    ) : null}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-          {calls.data.value?.more ? <p class="quiet small">Older calls: <code>mote invocation list --function {name}</code></p> : null}
-        </div>
-      )}
-    </Panel>
+      }
+    >
+      <Rows label={`Accepted calls of ${name}`} columns={["Call", "State", "Accepted", "Trigger", { name: "Attempts", num: true }, "Result"]} actions cards tall="calls">
+        {list?.map((one) => (
+          <tr key={one.id}>
+            <th scope="row"><a href={to(["call", one.id], { function: name })}><code>{one.id.slice(-8)}</code></a></th>
+            <td><State word={one.state === "dead" ? "dead letter" : one.state} tone={toneOf(one.state)} /></td>
+            <td><When at={one.accepted_at} /></td>
+            <td>{one.trigger}</td>
+            <td>{count(one.attempts)}</td>
+            <td class="wrap">{one.fault ? <><code>{one.fault}</code> {clean(one.detail ?? "")}</> : (one.status ?? "–")}</td>
+            <td class="num">
+              {one.state === "dead" && mayDeploy() ? button("Run again", one.id, () => send("POST", `${path(one.id)}/retry`), "It waits to run again.") : null}
+              {(one.state === "waiting" || one.state === "running") && mayDeploy() ? button("Cancel", one.id, () => send("DELETE", path(one.id)), "Cancelled.") : null}
+            </td>
+          </tr>
+        ))}
+      </Rows>
+      {calls.data.value?.more ? <p class="quiet small">Older calls: <code>mote invocation list --function {name}</code></p> : null}
+    </ListPanel>
   );
 }

@@ -7,10 +7,12 @@ import { Lines } from "../../charts/lines";
 import { bytes, clock, count, figure, micros, plural, span } from "../../lib/format";
 import { add, quantile, sum } from "../../lib/histogram";
 import { to } from "../../lib/route";
+import { clean } from "../../lib/text";
 import type { FunctionDetail } from "../../lib/types";
 import { PHASES, type Column, type Watch } from "../../store/function";
 import { changesOf } from "../../store/node";
 import { Empty, Panel, Stat, State, toneOf, When, Icon } from "../../ui/base";
+import { Rows } from "../../ui/rows";
 
 export function Overview({ watch }: { watch: Watch }) {
   const detail = watch.detail.value!;
@@ -43,7 +45,7 @@ export function Overview({ watch }: { watch: Watch }) {
 
 function Figures({ detail, columns }: { detail: FunctionDetail; columns: Column[] }) {
   const { requests } = detail;
-  const last = columns[columns.length - 1];
+  const last = columns.findLast((one) => one.seconds > 0);
   const limits = detail.limits;
   const most = detail.bounds?.max ?? limits.instances_max;
   return (
@@ -63,7 +65,7 @@ function LastFailure({ detail }: { detail: FunctionDetail }) {
   return (
     <div class="failure" role="group" aria-label="Last failure">
       <p>
-        <strong>Last failure</strong> <When at={error.time} />: <code>{error.code}</code> {error.message}
+        <strong>Last failure</strong> <When at={error.time} />: <code>{error.code}</code> {clean(error.message)}
       </p>
       <p class="hint">
         <code>mote explain {error.code}</code>
@@ -71,6 +73,11 @@ function LastFailure({ detail }: { detail: FunctionDetail }) {
       </p>
     </div>
   );
+}
+
+/** Nothing for a time that nobody has measured. */
+function measured(column: Column, value: number): number | null {
+  return column.seconds > 0 ? value : null;
 }
 
 function Charts({ watch, columns, long, detail }: { watch: Watch; columns: Column[]; long: boolean; detail: FunctionDetail }) {
@@ -81,16 +88,16 @@ function Charts({ watch, columns, long, detail }: { watch: Watch; columns: Colum
   const heat = useMemo(() => columns.map((one) => ({ at: one.at, counts: one.request })), [columns]);
   const rates = useMemo(
     () => [
-      { name: "calls", colour: "--accent", filled: true, values: columns.map((one) => one.total / one.seconds) },
-      { name: "failed", colour: "--fail", dashed: true, values: columns.map((one) => one.failed / one.seconds) },
+      { name: "calls", colour: "--accent", filled: true, values: columns.map((one) => measured(one, one.total / one.seconds)) },
+      { name: "failed", colour: "--fail", dashed: true, values: columns.map((one) => measured(one, one.failed / one.seconds)) },
     ],
     [columns],
   );
   const instances = useMemo(
     () => [
-      { name: "instances", colour: "--accent", stepped: true, filled: true, values: columns.map((one) => one.instances) },
-      { name: "running calls", colour: "--series-2", values: columns.map((one) => one.running) },
-      { name: "waiting calls", colour: "--series-3", dashed: true, values: columns.map((one) => one.queued) },
+      { name: "instances", colour: "--accent", stepped: true, filled: true, values: columns.map((one) => measured(one, one.instances)) },
+      { name: "running calls", colour: "--series-2", values: columns.map((one) => measured(one, one.running)) },
+      { name: "waiting calls", colour: "--series-3", dashed: true, values: columns.map((one) => measured(one, one.queued)) },
     ],
     [columns],
   );
@@ -107,8 +114,9 @@ function Charts({ watch, columns, long, detail }: { watch: Watch; columns: Colum
   }
   const calls = columns.reduce((total, one) => total + one.total, 0);
   const failed = columns.reduce((total, one) => total + one.failed, 0);
-  const high = Math.max(...columns.map((one) => one.total / one.seconds));
-  const counts = columns.map((one) => one.instances);
+  const looked = columns.filter((one) => one.seconds > 0);
+  const high = Math.max(0, ...looked.map((one) => one.total / one.seconds));
+  const counts = looked.map((one) => one.instances);
   const shown = `Since ${clock(columns[0]!.at)}`;
   return (
     <>
@@ -121,7 +129,7 @@ function Charts({ watch, columns, long, detail }: { watch: Watch; columns: Colum
       )}
       <div class="columns columns-flush">
         <Lines title="Calls per second" times={times} span={shownMs} lines={rates} unit={figure} summary={`${shown}: ${plural(calls, "call")}, ${count(failed)} failed, at most ${figure(high)} per second.`} />
-        <Lines title="Instances" times={times} span={shownMs} lines={instances} unit={figure} whole least={2} marks={marks} summary={`${shown}: ${plural(counts[counts.length - 1]!, "instance")} now, between ${Math.min(...counts)} and ${Math.max(...counts)}. Marks are starts and stops; their reasons are listed below.`} />
+        <Lines title="Instances" times={times} span={shownMs} lines={instances} unit={figure} whole least={2} marks={marks} summary={`${shown}: ${plural(detail.instances.length, "instance")} now, between ${Math.min(detail.instances.length, ...counts)} and ${Math.max(detail.instances.length, ...counts)}. Marks are starts and stops; their reasons are listed below.`} />
       </div>
     </>
   );
@@ -226,36 +234,21 @@ function Instances({ detail }: { detail: FunctionDetail }) {
           The next call starts one.
         </Empty>
       ) : (
-        <div class="scroll-x" tabIndex={0} role="region" aria-label={`Instances of ${detail.name}`}>
-          <table class="table table-dense">
-            <thead>
-              <tr>
-                <th scope="col">Id</th>
-                <th scope="col">State</th>
-                <th scope="col" class="num">Revision</th>
-                <th scope="col" class="num">Memory</th>
-                <th scope="col" class="num">Running</th>
-                <th scope="col" class="num">Served</th>
-                <th scope="col">Since</th>
-                <th scope="col">Started because</th>
-              </tr>
-            </thead>
-            <tbody>
-              {detail.instances.map((one) => (
-                <tr key={one.id}>
-                  <th scope="row">{one.id}</th>
-                  <td><State word={one.state} tone={toneOf(one.state)} /></td>
-                  <td class="num">{one.revision === undefined ? "–" : `@${one.revision}`}</td>
-                  <td class="num">{one.memory_bytes === undefined ? "–" : bytes(one.memory_bytes)}<small class="quiet"> / {bytes(detail.limits.memory_bytes)}</small></td>
-                  <td class="num">{count(one.in_flight)}</td>
-                  <td class="num">{count(one.served)}</td>
-                  <td><When at={one.started_at} /></td>
-                  <td class="wrap">{one.reason_text || one.reason || "–"}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Rows label={`Instances of ${detail.name}`} columns={["Id", "State", ...["Revision", "Memory", "Running", "Served"].map((name) => ({ name, num: true })), "Since", "Started because"]} cards>
+          {detail.instances.map((one) => (
+            <tr key={one.id}>
+              <th scope="row">{one.id}</th>
+              <td><State word={one.state} tone={toneOf(one.state)} /></td>
+              <td>{one.revision === undefined ? "–" : `@${one.revision}`}</td>
+              <td>{one.memory_bytes === undefined ? "–" : bytes(one.memory_bytes)}<small class="quiet"> / {bytes(detail.limits.memory_bytes)}</small></td>
+              <td>{count(one.in_flight)}</td>
+              <td>{count(one.served)}</td>
+              <td><When at={one.started_at} /></td>
+              <td class="wrap">{one.reason_text || one.reason || "–"}</td>
+            </tr>
+          ))}
+        
+        </Rows>
       )}
     </Panel>
   );

@@ -5,6 +5,7 @@ import { usePoll } from "../../lib/poll";
 import type { RevisionInfo, TrafficResult } from "../../lib/types";
 import type { Watch } from "../../store/function";
 import { announce, Confirm, Empty, Failure, Field, Loading, Panel, State, toneOf, useAction, When } from "../../ui/base";
+import { Rows } from "../../ui/rows";
 import { Steps } from "../../ui/steps";
 
 export function Revisions({ watch }: { watch: Watch }) {
@@ -40,46 +41,32 @@ export function Revisions({ watch }: { watch: Watch }) {
         {revisions.length === 0 ? (
           <Empty title="No revision is stored." />
         ) : (
-          <div class="scroll-x" tabIndex={0} role="region" aria-label={`Revisions of ${name}`}>
-            <table class="table table-dense">
-              <thead>
-                <tr>
-                  <th scope="col">Revision</th>
-                  <th scope="col">State</th>
-                  <th scope="col" class="num">Traffic</th>
-                  <th scope="col">Tag</th>
-                  <th scope="col">Deployed</th>
-                  <th scope="col">Code</th>
-                  <th scope="col"><span class="sr-only">Actions</span></th>
-                </tr>
-              </thead>
-              <tbody>
-                {revisions.map((one) => (
-                  <tr key={one.revision}>
-                    <th scope="row">@{one.revision}</th>
-                    <td><State word={one.state} tone={toneOf(one.state)} /></td>
-                    <td class="num">{one.percent} %</td>
-                    <td>{one.tag ? <code>{one.tag}</code> : <span class="quiet">–</span>}</td>
-                    <td><When at={one.created_at} /></td>
-                    <td><code title={one.code}>{one.code.replace("sha256:", "").slice(0, 10)}</code></td>
-                    <td class="num">
-                      {mayDeploy() && one.percent < 100 ? (
-                        <Confirm
-                          plain
-                          label="Send all traffic here"
-                          name={`Send all traffic here: revision ${one.revision}`}
-                          question={`Send all traffic of ${name} to revision ${one.revision}? An instance of it is started first; if it does not become ready, nothing changes.`}
-                          yes="Send all traffic"
-                          onYes={() => void rollback(one.revision)}
-                          disabled={action.busy}
-                        />
-                      ) : null}
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Rows label={`Revisions of ${name}`} columns={["Revision", "State", { name: "Traffic", num: true }, "Tag", "Deployed", "Code"]} actions cards>
+            {revisions.map((one) => (
+              <tr key={one.revision}>
+                <th scope="row">@{one.revision}</th>
+                <td><State word={one.state} tone={toneOf(one.state)} /></td>
+                <td>{one.percent} %</td>
+                <td>{one.tag ? <code>{one.tag}</code> : <span class="quiet">–</span>}</td>
+                <td><When at={one.created_at} /></td>
+                <td><code title={one.code}>{one.code.replace("sha256:", "").slice(0, 10)}</code></td>
+                <td class="num">
+                  {mayDeploy() && one.percent < 100 ? (
+                    <Confirm
+                      plain
+                      label="Send all traffic here"
+                      name={`Send all traffic here: revision ${one.revision}`}
+                      question={`Send all traffic of ${name} to revision ${one.revision}? An instance of it is started first; if it does not become ready, nothing changes.`}
+                      yes="Send all traffic"
+                      onYes={() => void rollback(one.revision)}
+                      disabled={action.busy}
+                    />
+                  ) : null}
+                </td>
+              </tr>
+            ))}
+          
+          </Rows>
         )}
       </Panel>
       {mayDeploy() && revisions.length > 1 ? (

@@ -1,7 +1,9 @@
 import { plural, span } from "../../lib/format";
 import { to } from "../../lib/route";
+import { clean } from "../../lib/text";
 import type { Watch } from "../../store/function";
 import { Empty, Panel, State, toneOf, When } from "../../ui/base";
+import { Rows } from "../../ui/rows";
 
 export function Schedules({ watch }: { watch: Watch }) {
   const detail = watch.detail.value!;
@@ -17,48 +19,35 @@ export function Schedules({ watch }: { watch: Watch }) {
   }
   return (
     <Panel title="Schedules" aside={<span class="quiet">{plural(list.length, "schedule")}</span>}>
-      <div class="scroll-x" tabIndex={0} role="region" aria-label={`Schedules of ${detail.name}`}>
-        <table class="table table-dense">
-          <thead>
-            <tr>
-              <th scope="col">Schedule</th>
-              <th scope="col">Next run</th>
-              <th scope="col">Last run</th>
-              <th scope="col">Missed times</th>
-              <th scope="col">Overlap</th>
-              <th scope="col" class="num">Left out</th>
-            </tr>
-          </thead>
-          <tbody>
-            {list.map((one, at) => (
-              <tr key={at}>
-                <th scope="row">
-                  <code>{one.expression}</code>
-                  <span class="under">
-                    {one.timezone ?? ""}
-                    {one.jitter_ms > 0 ? ` up to ${span(one.jitter_ms)} later` : ""}
-                  </span>
-                </th>
-                <td>{one.next ? <When at={one.next} /> : "–"}</td>
-                <td>
-                  {one.last ? (
-                    <>
-                      <When at={one.last.due} /> <State word={one.last.state ?? one.last.outcome} tone={toneOf(one.last.state ?? one.last.outcome)} />
-                      {one.last.invocation ? <> <a href={to(["call", one.last.invocation], { function: detail.name })}>show</a></> : null}
-                      {one.last.error ? <span class="under">{one.last.error}</span> : null}
-                    </>
-                  ) : (
-                    "not yet"
-                  )}
-                </td>
-                <td>{one.missed}</td>
-                <td>{one.overlap}</td>
-                <td class="num">{one.left_out}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Rows label={`Schedules of ${detail.name}`} columns={["Schedule", "Next run", "Last run", "Missed times", "Overlap", { name: "Left out", num: true }]} cards>
+        {list.map((one, at) => (
+          <tr key={at}>
+            <th scope="row">
+              <code>{one.expression}</code>
+              <span class="under">
+                {one.timezone ?? ""}
+                {one.jitter_ms > 0 ? ` up to ${span(one.jitter_ms)} later` : ""}
+              </span>
+            </th>
+            <td>{one.next ? <When at={one.next} /> : "–"}</td>
+            <td>
+              {one.last ? (
+                <>
+                  <When at={one.last.due} /> <State word={one.last.state ?? one.last.outcome} tone={toneOf(one.last.state ?? one.last.outcome)} />
+                  {one.last.invocation ? <> <a href={to(["call", one.last.invocation], { function: detail.name })}>show</a></> : null}
+                  {one.last.error ? <span class="under">{clean(one.last.error)}</span> : null}
+                </>
+              ) : (
+                "not yet"
+              )}
+            </td>
+            <td>{one.missed}</td>
+            <td>{one.overlap}</td>
+            <td>{one.left_out}</td>
+          </tr>
+        ))}
+      
+      </Rows>
     </Panel>
   );
 }

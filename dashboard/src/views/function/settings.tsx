@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import { functionPath, mayDeploy, send } from "../../lib/api";
 import { bytes, count, day, span } from "../../lib/format";
 import { go, to } from "../../lib/route";
+import { clean } from "../../lib/text";
 import type { FunctionDetail, Rate } from "../../lib/types";
 import type { Watch } from "../../store/function";
 import { refreshFunctions } from "../../store/node";
@@ -73,13 +74,13 @@ function Triggers({ detail }: { detail: FunctionDetail }) {
         {mqtt.map((one) => (
           <li key={`${one.broker} ${one.filter}`}>
             <p class="row row-spread">
-              <span>MQTT <code>{one.filter}</code></span>
+              <span>MQTT <code>{clean(one.filter)}</code></span>
               <State word={one.state} tone={toneOf(one.state)} />
             </p>
             <p class="quiet small">
               {one.broker}, as {one.client_id}: {count(one.received)} received, {count(one.done)} done, {count(one.running)} running, {count(one.given_up)} given up
             </p>
-            {one.message ? <p class="error-line"><code>{one.code}</code> {one.message}</p> : null}
+            {one.message ? <p class="error-line"><code>{one.code}</code> {clean(one.message)}</p> : null}
           </li>
         ))}
         {schedules.map((one, at) => (
@@ -136,8 +137,8 @@ function Access({ detail }: { detail: FunctionDetail }) {
           ["Runtime", detail.compat ? `${detail.runtime}, as ${detail.compat}${detail.template ? ` (${detail.template})` : ""}` : detail.runtime],
           ["First deployed", day(detail.created_at)],
           ["Who may call it", detail.access],
-          ...(detail.tokens ? [["Tokens", `of ${detail.tokens.issuer} for ${detail.tokens.audience}`] as [string, string]] : []),
-          ...(detail.certificate_names?.length ? [["Certificates", detail.certificate_names.join(", ")] as [string, string]] : []),
+          ...(detail.tokens ? [["Tokens", clean(`of ${detail.tokens.issuer} for ${detail.tokens.audience}`)] as [string, string]] : []),
+          ...(detail.certificate_names?.length ? [["Certificates", clean(detail.certificate_names.join(", "))] as [string, string]] : []),
           ...(detail.webhook ? [["Signature", `${detail.webhook.scheme}, with the secret ${detail.webhook.secret}`] as [string, string]] : []),
           ["Secrets that it reads", detail.secrets?.length ? detail.secrets.join(", ") : "none"],
         ]}

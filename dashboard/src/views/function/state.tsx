@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, call, get, mayDeploy } from "../../lib/api";
 import { bytes, count, plural } from "../../lib/format";
-import { asHex, asText } from "../../lib/text";
+import { asHex, asText, clean } from "../../lib/text";
 import type { KvKey } from "../../lib/types";
 import { announce, Confirm, CopyButton, Empty, Failure, Field, Icon, Loading, Panel, useAction, When } from "../../ui/base";
 
@@ -124,7 +124,7 @@ export function StateBrowser({ name }: { name: string }) {
                 {keys.map((one) => (
                   <tr key={one.key}>
                     <th scope="row">
-                      <button type="button" class="link" aria-pressed={entry?.key === one.key} onClick={() => void open(one.key)}>{one.key}</button>
+                      <button type="button" class="link" aria-pressed={entry?.key === one.key} onClick={() => void open(one.key)}>{clean(one.key)}</button>
                     </th>
                     <td class="num">{count(one.version)}</td>
                     <td>{one.expires_unix_ms ? <When at={one.expires_unix_ms} /> : "–"}</td>
@@ -159,7 +159,7 @@ function Editor(props: { entry?: Entry; save: (key: string, text: string, versio
     <form onSubmit={submit}>
       {entry ? (
         <p class="text quiet">
-          <code>{entry.key}</code> · version {count(entry.version)} · {bytes(entry.size)}
+          <code>{clean(entry.key)}</code> · version {count(entry.version)} · {bytes(entry.size)}
           {entry.expires ? <> · expires <When at={entry.expires} /></> : null}
         </p>
       ) : (

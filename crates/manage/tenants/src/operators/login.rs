@@ -42,8 +42,6 @@ pub struct Session {
     pub scope: Scope,
     /// The text that must accompany each change.
     pub csrf: String,
-    /// When the session ends.
-    pub until: Instant,
 }
 
 impl Session {
@@ -71,11 +69,13 @@ impl Operators {
             Proof::Code(code) => self.sessions.take_code(code, now),
         };
         let maker = maker.filter(|(maker, _)| self.rights(*maker).is_some());
-        let Some((maker, until)) = maker else {
+        let Some((maker, parent)) = maker else {
             let may_guess = self.guesses.may_guess(from, now);
             return Ok(if may_guess { LogIn::Refused } else { LogIn::TooManyTries });
         };
-        let secret = self.sessions.begin(maker, until, now)?;
+        let Some(secret) = self.sessions.begin(maker, parent, now)? else {
+            return Ok(LogIn::Refused);
+        };
         Ok(match self.session(&secret, now) {
             Some(session) => LogIn::Begun { secret, session },
             // The token was revoked just now.
@@ -102,7 +102,6 @@ impl Operators {
             role: holder.role,
             scope: holder.scope,
             csrf: live.csrf,
-            until: live.until,
         })
     }
 
@@ -110,15 +109,15 @@ impl Operators {
         self.sessions.end(key);
     }
 
-    /// Makes a code that begins one session with the rights of `maker`. The session ends at `until`
-    /// at the latest.
+    /// Makes a code that begins one session with the rights of `maker`. If a session asks for it, the
+    /// code and what it begins end with that session at the latest.
     pub fn make_code(
         &self,
         maker: Maker,
-        until: Option<Instant>,
+        session: Option<SessionKey>,
         now: Instant,
     ) -> io::Result<String> {
-        self.sessions.make_code(maker, until, now)
+        self.sessions.make_code(maker, session, now)
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! A session has the rights of its maker, which is a token or the user of the management socket. The
 //! rights are looked up again with each request, so a token that is revoked takes its sessions with
-//! it. Only the SHA-256 of a session's secret and of a code is kept.
+//! it. A session can make codes, too. They and the sessions that they begin end with it at the
+//! latest, so a stolen session cannot outlive its logout. Only the SHA-256 of a session's secret and
+//! of a code is kept.
 
 use std::collections::HashMap;
 use std::io;
@@ -33,7 +35,6 @@ pub(crate) struct Live {
     pub(crate) maker: Maker,
     /// The text that the browser's page sends with each change.
     pub(crate) csrf: String,
-    pub(crate) until: Instant,
 }
 
 /// Something with a maker that ends by itself, and that can be ended earlier to make room.
@@ -44,8 +45,8 @@ struct Held {
     /// When a session ends, or when a code is no longer valid.
     until: Instant,
     used: Instant,
-    /// The latest end of a session that this code begins.
-    sessions_until: Option<Instant>,
+    /// The session that made the code, or whose code began this session.
+    parent: Option<SessionKey>,
 }
 
 /// At most `max` things, and at most `of_one_max` of one maker.
@@ -77,9 +78,22 @@ impl Table {
         if let Some(maker) = loses {
             let of_maker = self.all.iter().filter(|(_, held)| held.maker == maker);
             let oldest = of_maker.min_by_key(|(_, held)| held.used).map(|(hash, _)| *hash);
-            oldest.and_then(|oldest| self.all.remove(&oldest));
+            if let Some(oldest) = oldest {
+                self.end(oldest);
+            }
         }
         self.all.insert(hash, held);
+    }
+
+    /// Ends one, and everything that descends from it.
+    fn end(&mut self, hash: [u8; 32]) {
+        let mut ended = vec![hash];
+        while let Some(hash) = ended.pop() {
+            self.all.remove(&hash);
+            let children =
+                self.all.iter().filter(|(_, held)| held.parent == Some(SessionKey(hash)));
+            ended.extend(children.map(|(hash, _)| *hash));
+        }
     }
 
     fn get(&mut self, hash: [u8; 32], now: Instant) -> Option<&mut Held> {
@@ -103,21 +117,26 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    /// Begins a session that ends at `until` at the latest. Returns the secret that the browser keeps
-    /// in a cookie.
+    /// Begins a session. Returns the secret that the browser keeps in a cookie; `None` if `parent`
+    /// has ended.
     pub(crate) fn begin(
         &self,
         maker: Maker,
-        until: Option<Instant>,
+        parent: Option<SessionKey>,
         now: Instant,
-    ) -> io::Result<String> {
+    ) -> io::Result<Option<String>> {
         let secret = random_text()?;
         let csrf = random_text()?;
         let latest = now + SESSION_LIFETIME;
-        let until = until.map_or(latest, |until| until.min(latest));
-        let held = Held { maker, csrf, until, used: now, sessions_until: None };
-        self.sessions.lock().add(SessionKey::of(&secret).0, held, now);
-        Ok(secret)
+        let mut sessions = self.sessions.lock();
+        let until = match parent {
+            Some(parent) => sessions.get(parent.0, now).map(|parent| parent.until),
+            None => Some(latest),
+        };
+        let Some(until) = until else { return Ok(None) };
+        let held = Held { maker, csrf, until, used: now, parent };
+        sessions.add(SessionKey::of(&secret).0, held, now);
+        Ok(Some(secret))
     }
 
     /// The session with this secret. Notes that it is used.
@@ -129,7 +148,7 @@ impl Sessions {
         let mut sessions = self.sessions.lock();
         let held = sessions.get(key.0, now)?;
         held.used = now;
-        Some(Live { key, maker: held.maker, csrf: held.csrf.clone(), until: held.until })
+        Some(Live { key, maker: held.maker, csrf: held.csrf.clone() })
     }
 
     /// The maker of a session that has not ended.
@@ -138,33 +157,36 @@ impl Sessions {
     }
 
     pub(crate) fn end(&self, key: SessionKey) {
-        self.sessions.lock().all.remove(&key.0);
+        self.sessions.lock().end(key.0);
     }
 
-    /// Makes a code. A session that it begins ends at `sessions_until` at the latest.
+    /// Makes a code, for the session `parent` or for nobody's.
     pub(crate) fn make_code(
         &self,
         maker: Maker,
-        sessions_until: Option<Instant>,
+        parent: Option<SessionKey>,
         now: Instant,
     ) -> io::Result<String> {
         // 128 random bits are enough for a minute, and keep the address short that a person copies.
         let mut code = random_text()?;
         code.truncate(32);
         let until = now + CODE_LIFETIME;
-        let held = Held { maker, csrf: String::new(), until, used: now, sessions_until };
+        let held = Held { maker, csrf: String::new(), until, used: now, parent };
         self.codes.lock().add(Sha256::digest(&code).into(), held, now);
         Ok(code)
     }
 
-    /// Takes a code, which is then no longer valid. Returns its maker, and the latest end of its
-    /// session.
-    pub(crate) fn take_code(&self, code: &str, now: Instant) -> Option<(Maker, Option<Instant>)> {
+    /// Takes a code, which is then no longer valid. Returns its maker, and the session that made it.
+    pub(crate) fn take_code(
+        &self,
+        code: &str,
+        now: Instant,
+    ) -> Option<(Maker, Option<SessionKey>)> {
         if code.len() > TEXT_BYTES_MAX {
             return None;
         }
         let held = self.codes.lock().all.remove(&<[u8; 32]>::from(Sha256::digest(code)))?;
-        (now < held.until).then_some((held.maker, held.sessions_until))
+        (now < held.until).then_some((held.maker, held.parent))
     }
 }
 
@@ -172,6 +194,15 @@ impl Sessions {
 mod tests {
     use super::*;
     use crate::operators::credential::TokenKey;
+
+    fn begun(
+        sessions: &Sessions,
+        maker: Maker,
+        parent: Option<SessionKey>,
+        now: Instant,
+    ) -> String {
+        sessions.begin(maker, parent, now).expect("random bits").expect("the parent lives")
+    }
 
     fn token(number: usize) -> Maker {
         Maker::Token(TokenKey::of(&number.to_string()))
@@ -181,7 +212,7 @@ mod tests {
     fn a_session_ends_by_itself_or_by_a_logout() {
         let sessions = Sessions::default();
         let now = Instant::now();
-        let secret = sessions.begin(token(1), None, now).expect("random bits");
+        let secret = begun(&sessions, token(1), None, now);
         let found = sessions.find(&secret, now).expect("valid");
         assert_eq!((secret.len(), found.csrf.len(), found.maker), (64, 64, token(1)));
         assert_ne!(secret, found.csrf);
@@ -207,16 +238,30 @@ mod tests {
     }
 
     #[test]
-    fn a_session_cannot_prolong_itself_with_a_code() {
+    fn a_session_cannot_outlive_itself_with_codes() {
         let sessions = Sessions::default();
         let now = Instant::now();
-        let first = sessions.begin(token(1), None, now).expect("random bits");
+        let key = |secret: &str| SessionKey::of(secret);
+        let by_code = |parent: &str, at| {
+            let code = sessions.make_code(token(1), Some(key(parent)), at).expect("random bits");
+            let (maker, parent) = sessions.take_code(&code, at).expect("valid");
+            begun(&sessions, maker, parent, at)
+        };
+        let first = begun(&sessions, token(1), None, now);
         let later = now + SESSION_LIFETIME / 2;
-        let until = sessions.find(&first, later).map(|live| live.until);
-        let code = sessions.make_code(token(1), until, later).expect("random bits");
-        let (maker, until) = sessions.take_code(&code, later).expect("valid");
-        let second = sessions.begin(maker, until, later).expect("random bits");
-        assert!(sessions.find(&second, now + SESSION_LIFETIME).is_none());
+        let second = by_code(&first, later);
+        assert!(sessions.find(&second, now + SESSION_LIFETIME).is_none(), "it ends with the first");
+
+        let third = by_code(&second, later);
+        let other = begun(&sessions, token(1), None, later);
+        let code = sessions.make_code(token(1), Some(key(&first)), later).expect("random bits");
+        sessions.end(key(&first));
+        for ended in [&first, &second, &third] {
+            assert!(sessions.find(ended, later).is_none());
+        }
+        assert!(sessions.find(&other, later).is_some());
+        let (maker, parent) = sessions.take_code(&code, later).expect("it has not expired");
+        assert_eq!(sessions.begin(maker, parent, later).expect("random bits"), None);
     }
 
     #[test]
@@ -224,7 +269,7 @@ mod tests {
         let sessions = Sessions::default();
         let now = Instant::now();
         let at = |second: usize| now + Duration::from_secs(second as u64);
-        let begin = |maker, second| sessions.begin(maker, None, at(second)).expect("bits");
+        let begin = |maker, second| begun(&sessions, maker, None, at(second));
         let lives = |secret: &str, second| sessions.find(secret, at(second)).is_some();
         let own: Vec<_> = (0..SESSIONS_OF_ONE_MAX).map(|second| begin(token(1), second)).collect();
         assert!(lives(&own[0], 100), "it is now the one that was used last");

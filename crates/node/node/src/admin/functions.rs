@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use axum::Json;
 use axum::body::Body as HttpBody;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Request, State};
 use axum::http::header::{CONNECTION, CONTENT_LENGTH};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -29,6 +29,7 @@ use serde::Deserialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::access::Seen;
+use super::extract::{Path, Query};
 use super::refused::{Refused, to_the_end};
 use crate::functions::{self as node_functions, find};
 use crate::{Node, deploy as node_deploy, rollout, schedules};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use mote_api::Problem;
 use mote_api::invocations::{
@@ -17,6 +17,7 @@ use mote_tenants::namespaces::no_such_invocation;
 use serde::Deserialize;
 
 use super::access::Seen;
+use super::extract::{Path, Query};
 use super::refused::{Refused, shortened};
 use crate::Node;
 
@@ -32,6 +33,7 @@ pub(super) struct ListQuery {
     limit: Option<usize>,
     #[serde(default)]
     runs: bool,
+    id: Option<String>,
 }
 
 pub(super) async fn list(
@@ -39,6 +41,15 @@ pub(super) async fn list(
     Seen(seen): Seen,
     Query(query): Query<ListQuery>,
 ) -> Result<Json<AcceptedInvocations>, Refused> {
+    if let Some(text) = &query.id {
+        let shown = match InvocationId::from_text(text) {
+            Some(id) => node.accepted.journals.show(id).await.map_err(refused)?,
+            None => None,
+        };
+        let shown = shown.filter(|shown| seen.shows(&shown.stored.function));
+        let invocations = shown.iter().map(|shown| view(shown, Reader::Owner)).collect();
+        return Ok(Json(AcceptedInvocations { invocations, more: false }));
+    }
     let state = query.state.as_deref().map(state).transpose()?;
     let before = query.before.as_deref().map(id).transpose()?;
     let limit = query.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX);

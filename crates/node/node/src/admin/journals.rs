@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use mote_api::Problem;
 use mote_api::journals::JournalList;
 
+use super::extract::Path;
 use super::refused::{Refused, shortened, to_the_end};
 use crate::{Node, schedules};
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use mote_api::Problem;
@@ -14,6 +14,7 @@ use mote_tenants::namespaces::no_such_namespace;
 use serde::de::DeserializeOwned;
 
 use super::access::{Made, Seen};
+use super::extract::Path;
 use super::refused::{Refused, to_the_end};
 use crate::{Node, keys};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use mote_api::Problem;
@@ -20,6 +20,7 @@ use mote_spec::{QUOTA_BYTES_MAX, name};
 use serde::Deserialize;
 
 use super::access::Seen;
+use super::extract::{Path, Query};
 use super::refused::Refused;
 use crate::Node;
 

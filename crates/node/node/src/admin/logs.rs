@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -17,11 +17,12 @@ use mote_process::clock;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
+use super::extract::{Path, Query};
 use super::refused::Refused;
 use crate::Node;
 use crate::functions::{find, log_lines};
 use crate::logs::Logs;
-use crate::logs::read::{LEVELS, Search, Wanted};
+use crate::logs::read::{LEVELS, Search, Text, Wanted};
 use crate::store_work::blocking;
 
 /// The number of lines without `tail` and `since`.
@@ -41,6 +42,8 @@ pub(super) struct LogQuery {
     tail: Option<usize>,
     invocation: Option<String>,
     grep: Option<String>,
+    #[serde(default)]
+    ignore_case: bool,
     level: Option<String>,
 }
 
@@ -54,7 +57,7 @@ impl LogQuery {
         Ok(Wanted {
             since_ms: self.since.as_deref().map_or(Ok(0), since)?,
             invocation: self.invocation.clone(),
-            text: self.grep.clone(),
+            text: self.grep.as_deref().map(|text| Text::new(text, self.ignore_case)),
             level: LEVELS.iter().position(|known| *known == level).ok_or_else(no_such_level)?,
         })
     }

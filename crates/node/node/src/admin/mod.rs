@@ -8,6 +8,7 @@ mod caller;
 mod cells;
 mod compress;
 mod dashboard;
+mod extract;
 mod functions;
 mod functions_openapi;
 mod invocations;

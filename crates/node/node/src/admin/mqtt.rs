@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use mote_api::Problem;
 use mote_api::mqtt::{MqttUser, MqttUserRequest, MqttUsers};
 use mote_process::companion::{OWN_PROGRAM, Role};
 use tokio::io::AsyncWriteExt as _;
 
+use super::extract::Path;
 use super::mqtt_turns::REQUESTS_MAX;
 use super::refused::{Refused, to_the_end};
 use crate::Node;

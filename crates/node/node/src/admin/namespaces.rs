@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use mote_api::Problem;
 use mote_api::namespaces::{Namespace, NamespaceList, NamespaceRequest, Quotas};
@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::access::Seen;
+use super::extract::{Path, Query};
 use super::refused::{Refused, to_the_end};
 use crate::{Node, namespaces};
 

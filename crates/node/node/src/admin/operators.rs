@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use mote_api::Problem;
@@ -14,6 +14,7 @@ use mote_tenants::operators::tokens;
 use serde::Deserialize;
 
 use super::access::{Made, Seen};
+use super::extract::{Path, Query};
 use super::refused::{Refused, to_the_end};
 use crate::store_work::{blocking, internal, with_store};
 use crate::{Node, operators};

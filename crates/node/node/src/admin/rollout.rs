@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use mote_api::Problem;
@@ -13,6 +13,7 @@ use mote_engine::Engine;
 use mote_spec::FunctionName;
 use serde::Deserialize;
 
+use super::extract::{Path, Query};
 use super::functions::upload;
 use super::refused::{Refused, to_the_end};
 use crate::functions::find;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use mote_api::Problem;
 use mote_api::types::{ScaleBounds, ScaleRequest, ScaleResult};
 use mote_engine::Revision;
 use mote_spec::{INSTANCES_MAX, ScaleOverride};
 
+use super::extract::Path;
 use super::refused::Refused;
 use crate::{Node, functions};
 

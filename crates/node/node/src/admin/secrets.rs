@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use mote_api::types::{Secret, SecretList};
 
 use super::access::Seen;
+use super::extract::Path;
 use super::refused::{Refused, to_the_end};
 use crate::{Node, secrets};
 

@@ -80,7 +80,7 @@ fn wrong(proof: &Proof<'_>) -> Problem {
                 .with_hint("an operator makes one on the node: mote token create NAME --role ROLE")
         }
         Proof::Code(_) => {
-            let text = "the code was used already, or is older than a minute";
+            let text = "the code was used already, is older than a minute, or was made by a session that has ended";
             Problem::new(401, "M1401", text).with_hint("make a new one: mote dashboard")
         }
     }
@@ -117,8 +117,8 @@ fn no_session() -> Problem {
     Problem::new(401, "M1401", "the request belongs to no session")
 }
 
-/// Makes a code with the rights of the sender. A session that was begun by a code of another session
-/// ends with it, so that a session cannot prolong itself.
+/// Makes a code with the rights of the sender. A code of a session, and the session that it begins,
+/// end with that session at the latest.
 pub(super) async fn code(
     State(node): State<Arc<Node>>,
     Extension(sender): Extension<Sender>,
@@ -129,8 +129,8 @@ pub(super) async fn code(
     };
     let cannot = |error| Problem::new(500, "M0203", format!("no address for a browser: {error}"));
     let address = reachable(opened.map_err(cannot)?);
-    let until = sender.session.map(|session| session.until);
-    let made = node.tenants.operators.make_code(sender.maker, until, Instant::now());
+    let session = sender.session.map(|session| session.key);
+    let made = node.tenants.operators.make_code(sender.maker, session, Instant::now());
     let code = made.map_err(no_random_bits)?;
     let lifetime_ms = u64::try_from(CODE_LIFETIME.as_millis()).unwrap_or(u64::MAX);
     Ok(Json(SessionCode {

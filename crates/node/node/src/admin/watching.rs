@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
 use mote_api::types::FunctionList;
@@ -12,6 +12,7 @@ use mote_engine::durations::BOUNDS_US;
 use serde::Deserialize;
 
 use super::access::Seen;
+use super::extract::{Path, Query};
 use super::functions::{function, summary};
 use super::refused::{Refused, shortened};
 use crate::Node;

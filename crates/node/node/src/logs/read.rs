@@ -28,7 +28,7 @@ pub(crate) struct Wanted {
     pub(crate) since_ms: u64,
     pub(crate) invocation: Option<String>,
     /// A text that the message contains.
-    pub(crate) text: Option<String>,
+    pub(crate) text: Option<Text>,
     /// The lowest level, as an index of [`LEVELS`].
     pub(crate) level: usize,
 }
@@ -42,7 +42,31 @@ impl Wanted {
         line.time.unix_ms() >= self.since_ms
             && level.unwrap_or_default() >= self.level
             && self.invocation.as_ref().is_none_or(|id| line.invocation.as_ref() == Some(id))
-            && self.text.as_ref().is_none_or(|text| line.message.contains(text.as_str()))
+            && self.text.as_ref().is_none_or(|text| text.is_in(&line.message))
+    }
+}
+
+/// A text to look for.
+#[derive(Debug, Clone)]
+pub(crate) enum Text {
+    AsItIs(String),
+    /// In lower case, as all letters are compared.
+    InAnyCase(String),
+}
+
+impl Text {
+    pub(crate) fn new(text: &str, ignore_case: bool) -> Self {
+        match ignore_case {
+            true => Self::InAnyCase(text.to_lowercase()),
+            false => Self::AsItIs(text.to_owned()),
+        }
+    }
+
+    fn is_in(&self, message: &str) -> bool {
+        match self {
+            Self::AsItIs(text) => message.contains(text.as_str()),
+            Self::InAnyCase(text) => message.to_lowercase().contains(text.as_str()),
+        }
     }
 }
 
@@ -70,7 +94,7 @@ pub(crate) struct Found {
 
 /// A file that is searched, or a part of it.
 #[derive(Default)]
-struct Text {
+struct Content {
     bytes: Vec<u8>,
     /// Whether this process wrote it.
     is_own: bool,
@@ -93,7 +117,7 @@ impl Logs {
         let mut missing = search.tail;
         let mut first = 0;
         for (at, file) in all.iter().enumerate().rev() {
-            let text = match Text::read(file, self.own_from, 0, u64::MAX) {
+            let text = match Content::read(file, self.own_from, 0, u64::MAX) {
                 Ok(text) => text,
                 // The writer has removed the file meanwhile, and all older ones.
                 Err(error) if error.kind() == ErrorKind::NotFound => break,
@@ -146,7 +170,7 @@ impl Found {
         let names = Names::new(&self.search.function);
         while let Some(file) = self.files.front() {
             // The writer may have removed the file meanwhile.
-            let text = Text::read(file, self.own_from, self.offset as u64, PART_BYTES);
+            let text = Content::read(file, self.own_from, self.offset as u64, PART_BYTES);
             let text = text.unwrap_or_default();
             let mut piece = BytesMut::new();
             let mut end = 0;
@@ -174,7 +198,7 @@ impl Found {
 
 impl Search {
     /// The line, if it is wanted.
-    fn parse(&self, line: &[u8], text: &Text) -> Option<LogLine> {
+    fn parse(&self, line: &[u8], text: &Content) -> Option<LogLine> {
         // A power cut may have left part of a line.
         let line: LogLine = serde_json::from_slice(line).ok()?;
         let is_in_memory =
@@ -183,7 +207,7 @@ impl Search {
     }
 }
 
-impl Text {
+impl Content {
     /// Reads at most `limit` bytes of a file from `offset` on.
     fn read(file: &LogFile, own_from: u64, offset: u64, limit: u64) -> std::io::Result<Self> {
         let mut from = File::open(&file.path)?;

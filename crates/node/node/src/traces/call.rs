@@ -7,21 +7,25 @@ use mote_engine::{EndedCall, Outcome, Recorded};
 use mote_process::clock;
 use mote_spec::FunctionName;
 
+/// What became of a call, in a word. The first one means that nothing failed.
+pub(crate) const OUTCOMES: [&str; 6] =
+    ["ok", "caller", "function", "timeout", "capacity", "platform"];
+
 /// One invocation, as it was.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(crate) struct Call {
     pub(super) trace: u128,
     pub(super) span: u64,
     pub(super) parent: Option<u64>,
     pub(super) id: InvocationId,
-    pub(super) function: FunctionName,
+    pub(crate) function: FunctionName,
     pub(super) revision: u64,
     pub(super) trigger: Trigger,
     pub(super) method: String,
     pub(super) path: String,
     /// Wall-clock time in nanoseconds since 1970.
     pub(super) began_unix_ns: u64,
-    pub(super) duration_ns: u64,
+    pub(crate) duration_ns: u64,
     /// The status of the answer; 0 if there was none.
     pub(super) status: u16,
     /// Why there was no answer of the function: a word such as `timeout`, and an error code.
@@ -67,6 +71,15 @@ impl Call {
             fault,
             is_cold: phases.init_ns > 0,
             parts: parts(&phases),
+        }
+    }
+
+    /// One of [`OUTCOMES`].
+    pub(crate) fn outcome(&self) -> &'static str {
+        match self.fault {
+            Some((outcome, _)) => outcome,
+            None if self.is_error() => "function",
+            None => "ok",
         }
     }
 

@@ -22,8 +22,8 @@ impl Kept {
         }
     }
 
-    pub(super) fn newest(&self, count: usize, wanted: impl Fn(&str) -> bool) -> Vec<TraceSummary> {
-        let wanted = self.0.iter().rev().filter(|call| wanted(call.function.as_str()));
+    pub(super) fn newest(&self, count: usize, wanted: impl Fn(&Call) -> bool) -> Vec<TraceSummary> {
+        let wanted = self.0.iter().rev().filter(|call| wanted(call));
         wanted.take(count).map(|call| summary(call)).collect()
     }
 
@@ -47,12 +47,7 @@ fn summary(call: &Call) -> TraceSummary {
         trigger: call.trigger.as_str().to_owned(),
         name: name(call),
         status: call.status,
-        outcome: match call.fault {
-            Some((outcome, _)) => outcome,
-            None if call.is_error() => "function",
-            None => "ok",
-        }
-        .to_owned(),
+        outcome: call.outcome().to_owned(),
         started_at: Timestamp::from_unix_us(call.began_unix_ns / 1_000),
         duration_us: call.duration_ns / 1_000,
         cold: call.is_cold,

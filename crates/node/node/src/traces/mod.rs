@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 
 use crate::config::TraceRules;
 use crate::ids::Ids;
-use call::Call;
+pub(crate) use call::{Call, OUTCOMES};
 use collector::Collector;
 use kept::Kept;
 
@@ -82,7 +82,7 @@ impl Traces {
     pub(crate) fn newest(
         &self,
         count: usize,
-        wanted: impl Fn(&str) -> bool,
+        wanted: impl Fn(&Call) -> bool,
     ) -> Vec<mote_api::traces::TraceSummary> {
         self.0.kept.lock().newest(count, wanted)
     }

@@ -1,0 +1,2 @@
+def handle(event):
+    return "hello " + (event.text or "world")

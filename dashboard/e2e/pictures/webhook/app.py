@@ -1,0 +1,5 @@
+"""Receives events of the shop."""
+
+
+def handle(event, ctx):
+    return {"accepted": True}
