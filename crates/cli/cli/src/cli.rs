@@ -37,6 +37,7 @@ mod scale;
 mod schedules;
 mod secret;
 mod simulate;
+mod syntax;
 mod top;
 mod verbs;
 

@@ -14,6 +14,7 @@ use mote_store::pack::Rules;
 use super::env_file::EnvFile;
 use crate::cli::failure::Failure;
 use crate::cli::output::harmless;
+use crate::cli::syntax;
 
 /// The memory of an instance that a debugger may use. It needs more than the function alone.
 const DEBUG_MEMORY_BYTES: u64 = 512 << 20;
@@ -127,7 +128,8 @@ impl Project {
 
     fn read(&self) -> Result<Packed, Failure> {
         let options = Options { check_machine: true, ..Options::default() };
-        let project = mote_project::read(&self.path, options)?;
+        let project = mote_project::read(&self.path, options);
+        let project = project.map_err(|mistakes| syntax::named(mistakes.into(), &self.path))?;
         let mut notes = Vec::new();
         let env = match self.uses_env {
             true => EnvFile::read(self.folder()),
