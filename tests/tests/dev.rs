@@ -452,6 +452,14 @@ fn new_files_replace_none() {
     let kept = fs::read_to_string(dir.path().join("attic/app.py")).expect("a file");
     assert_eq!(kept, ONE);
     assert!(!dir.path().join("attic/test_app.py").exists(), "nothing was written");
+    write(&dir.path().join("loft/main.py"), ONE);
+    write(&dir.path().join("loft/build.sh"), "#!/bin/sh\n");
+    let output = mote(dir.path(), &["new", "loft", "-t", "node"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(8));
+    assert!(text(&output).contains("loft: code in another language is there: main.py"));
+    assert!(!dir.path().join("loft/index.mjs").exists(), "nothing was written");
+    let output = mote(dir.path(), &["new", "loft", "-t", "python"]).output().expect("it runs");
+    assert!(output.status.success(), "{}", text(&output));
     let output = mote(dir.path(), &["new", "cellar/bell"]).output().expect("it runs");
     assert!(text(&output).contains("next:  mote dev cellar/bell"), "{}", text(&output));
 }

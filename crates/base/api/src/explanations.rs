@@ -62,7 +62,7 @@ const ROWS: &[Row] = &[
     row("M0104", exit::FAILED, "program is missing",
         "`mote cluster` is carried out by the program mote-cluster, which only the images of a cluster carry. `make image` builds it; copy it into the folder of mote."),
     row("M0105", exit::INVALID, "files are already there",
-        "`mote new` never replaces a file. The message names the files that are in the way. Nothing was written. Choose another name, or remove the files if you do not need them."),
+        "`mote new` never replaces a file. The message names the files that are in the way, or that have code in another language than the template, because a function has one language. Nothing was written. Choose another name, or remove the files if you do not need them."),
     row("M0106", exit::INVALID, "no tests",
         "`mote test` looks for files such as test_app.py, index.test.mjs, handler_test.go and tests/*.sh, in the folder of the function and below it. Files that .moteignore or .gitignore excludes are not in the sandbox."),
     row("M0107", exit::FAILED, "tests were ended",
