@@ -56,8 +56,12 @@ impl Dev {
     }
 
     fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
+        let command = mote(dir.path(), &[&["dev", "attic"], flags].concat());
+        Self::start_as(command, dir)
+    }
+
+    fn start_as(mut command: Command, dir: tempfile::TempDir) -> Self {
         let (reader, writer) = std::io::pipe().expect("a pipe");
-        let mut command = mote(dir.path(), &[&["dev", "attic"], flags].concat());
         command.stdout(writer.try_clone().expect("a pipe")).stderr(writer);
         let child = command.spawn().expect("the program starts");
         drop(command);
@@ -162,6 +166,16 @@ impl Drop for Dev {
     }
 }
 
+/// Whether a file below a folder contains a text.
+fn contains(folder: &Path, text: &str) -> bool {
+    let is_in = |bytes: &[u8]| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    entries.flatten().map(|entry| entry.path()).any(|path| {
+        let is_folder = path.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        if is_folder { contains(&path, text) } else { fs::read(&path).is_ok_and(|all| is_in(&all)) }
+    })
+}
+
 const ONE: &str = "def handle(event, ctx):\n    return 'one'\n";
 const TWO: &str = "def handle(event, ctx):\n    return 'two'\n";
 
@@ -189,8 +203,8 @@ fn each_save_is_served_and_a_broken_one_is_not() {
     // An exception, with its place.
     dev.save("app.py", "def handle(event, ctx):\n    print('here')\n    return 1 / 0\n");
     wait_for("the error", || (dev.get("").status == 500).then_some(()));
-    let all = dev.wait("   | ZeroDivisionError: division by zero");
-    assert!(all.contains("500  GET / "), "{all}");
+    dev.wait("   | ZeroDivisionError: division by zero");
+    let all = dev.wait("500  GET / ");
     assert!(all.contains("   | here"), "{all}");
     assert!(all.contains("File \"attic/app.py\", line 3, in handle"), "{all}");
 }
@@ -226,6 +240,116 @@ fn variables_and_secrets_come_from_the_env_file() {
     assert_eq!(dev.get("").text(), "file t1 k1");
     dev.save(".env", "A=file\nTOKEN=t2\nAPI_KEY=k2\n");
     wait_for("the new values", || (dev.get("").text() == "file t2 k2").then_some(()));
+}
+
+#[test]
+fn values_of_the_env_file_are_on_no_disk() {
+    let code = "import os\n\ndef handle(event, ctx):\n    secret = open('/secrets/api-key').read()\n    \
+                print(os.environ['PLACE'])\n    return secret + os.environ.get('API_KEY', ' and no more')\n";
+    let env = "PLACE=under-the-roof\nAPI_KEY=key-of-nobody\n";
+    let manifest = "version = 1\nsecrets = [\"api-key\"]\n";
+    let files = [("app.py", code), ("mote.toml", manifest), (".env", env)];
+    let mut dev = Dev::start(&files, &["--http", "127.0.0.1:0"]);
+    assert_eq!(dev.get("").text(), "key-of-nobody and no more");
+    let all = dev.wait("200  GET / ");
+    assert!(all.contains("   | ***"), "{all}");
+    let folder = dev.left().remove(0);
+    assert!(contains(&folder, "handle(event"), "the code is there");
+    for value in ["under-the-roof", "key-of-nobody"] {
+        assert!(!contains(&folder, value), "{value} is in {}", folder.display());
+    }
+}
+
+#[test]
+fn a_folder_that_is_deleted_and_made_again_is_served() {
+    let dir = project(&[("app.py", ONE)]);
+    let attic = dir.path().join("attic");
+    // A relative path leads into the new folder, too.
+    let mut command = mote(dir.path(), &["dev", "--http", "127.0.0.1:0"]);
+    command.current_dir(&attic);
+    let mut dev = Dev::start_as(command, dir);
+    assert_eq!(dev.get("").text(), "one");
+    fs::remove_dir_all(&attic).expect("removed");
+    dev.wait("attic@1 still serves");
+    dev.save("app.py", TWO);
+    wait_for("the new folder", || (dev.get("").text() == "two").then_some(()));
+    dev.save("app.py", ONE);
+    wait_for("the next save", || (dev.get("").text() == "one").then_some(()));
+}
+
+#[test]
+fn the_folder_of_a_killed_session_is_removed() {
+    let mut dev = Dev::start(&[("app.py", ONE)], &["--http", "127.0.0.1:0"]);
+    assert_eq!(dev.get("").text(), "one");
+    let [former] = dev.left().try_into().expect("a folder");
+    // Another session must not remove it meanwhile.
+    let test = |dev: &Dev| mote(dev.dir.path(), &["test", "attic"]).output().expect("it runs");
+    assert!(text(&test(&dev)).contains("M0106"));
+    assert_eq!(dev.left(), [former]);
+    assert_eq!(dev.get("").text(), "one");
+    signal(dev.child.id(), "KILL");
+    dev.ended();
+    assert_eq!(dev.left().len(), 1, "nobody could remove it");
+    test(&dev);
+    assert_eq!(dev.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_failure_counts_as_the_answer_before() {
+    let mut dev = Dev::start(&[("app.py", ONE)], &["--http", "127.0.0.1:0", "--replay"]);
+    assert_eq!(dev.get("/p").text(), "one");
+    dev.wait("200  GET /p ");
+    dev.save("app.py", "def handle(event, ctx):\n    raise ValueError('broken')\n");
+    let all = dev.wait("again 500  GET /p  the answer has changed");
+    assert!(!all.contains("the same answer"), "{all}");
+    dev.wait("     status 500 was 200");
+    dev.wait("   + ");
+    dev.save("app.py", ONE);
+    dev.wait("again 200  GET /p  the answer has changed");
+    dev.wait("     status 200 was 500");
+    dev.wait("   + one");
+}
+
+#[test]
+fn the_lines_of_a_call_come_before_it() {
+    let code = "def handle(event, ctx):\n    print('line of', event.path)\n    return 1 / len(event.args)\n";
+    let mut dev = Dev::start(&[("app.py", code)], &["--http", "127.0.0.1:0"]);
+    for number in 0..20 {
+        assert_eq!(dev.get(&format!("/{number}")).status, 500);
+        let all = dev.wait(&format!("500  GET /{number} "));
+        let at = |text: &str| all.rfind(text).unwrap_or_else(|| panic!("{text}\n{all}"));
+        let line = at(&format!("   | line of /{number}"));
+        let error = at("   | ZeroDivisionError");
+        assert!(line < error && error < at(&format!("500  GET /{number} ")), "{all}");
+    }
+}
+
+#[test]
+fn paths_name_the_folder_of_each_function() {
+    let code = "def handle(event, ctx):\n    return 1 / 0\n";
+    let dir = project(&[("app.py", code)]);
+    write(&dir.path().join("cellar/app.py"), code);
+    let command = mote(dir.path(), &["dev", "attic", "cellar", "--http", "127.0.0.1:0"]);
+    let mut dev = Dev::start_as(command, dir);
+    dev.wait("live attic@1");
+    dev.wait("live cellar@1");
+    let (address, _) = dev.address();
+    for name in ["attic", "cellar"] {
+        assert_eq!(call_at(address, "GET", &format!("/{name}"), &[], b"").status, 500);
+        dev.wait(&format!("   | {name}   File \"{name}/app.py\", line 2, in handle"));
+    }
+}
+
+#[test]
+fn a_mistake_in_the_only_file_is_shown_with_its_line() {
+    let mut dev = Dev::start(
+        &[("app.py", "x = 1\ndef handle event, ctx:\n    return x\n")],
+        &["--http", "127.0.0.1:0"],
+    );
+    let all = dev.wait("app.py, line 2: SyntaxError: ");
+    assert!(all.contains("    def handle event, ctx:"), "{all}");
+    dev.save("app.py", ONE);
+    assert_eq!(dev.get("").text(), "one");
 }
 
 #[test]
@@ -276,6 +400,17 @@ fn an_interrupt_ends_it_and_leaves_nothing() {
     signal(dev.child.id(), "INT");
     assert_eq!(dev.ended().code(), Some(0));
     assert_eq!(dev.left(), Vec::<PathBuf>::new());
+    // The terminal is closed. The tests themselves may be running without one.
+    let dir = project(&[("app.py", ONE)]);
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", mote_binary().to_str().expect("text")]);
+    command.args(["dev", "attic", "--http", "127.0.0.1:0"]).current_dir(dir.path());
+    command.env("TMPDIR", dir.path().join("tmp")).stdin(Stdio::null());
+    let mut dev = Dev::start_as(command, dir);
+    assert_eq!(dev.get("").text(), "one");
+    signal(dev.child.id(), "HUP");
+    assert_eq!(dev.ended().code(), Some(0));
+    assert_eq!(dev.left(), Vec::<PathBuf>::new());
     // A signal while the node starts.
     let mut dev = Dev::start(&[("app.py", ONE)], &["--http", "127.0.0.1:0"]);
     wait_for("the folder", || (!dev.left().is_empty()).then_some(()));
@@ -314,6 +449,29 @@ fn a_debugger_stops_a_function_of_node() {
     let files = [("index.mjs", code), ("mote.toml", manifest)];
     let dev = Dev::start(&files, &["--http", "127.0.0.1:0", "--inspect"]);
     debug(dev, "node", ("index.mjs", "3", "word"), "ada\nADA\n");
+}
+
+#[test]
+fn a_debugger_of_another_user_is_refused() {
+    if !is_root() {
+        return skip("another user", "only root can become another user");
+    }
+    let code = "export function handle(event) {\n  return 1;\n}\n";
+    let mut dev = Dev::start(&[("index.mjs", code)], &["--http", "127.0.0.1:0", "--inspect"]);
+    let all = dev.wait("debugger at ");
+    let address = all.split("debugger at ").nth(1).and_then(|rest| rest.split(';').next());
+    let ask = |user: &str| {
+        const ASK: &str = "import os, sys, urllib.request\n'x'.encode('idna')\nos.setuid(int(sys.argv[2]))\n\
+            print(urllib.request.urlopen(f'http://{sys.argv[1]}/json/list').read().decode())";
+        let mut python = Command::new("python3");
+        python.args(["-c", ASK, address.expect("an address"), user]);
+        python.output().expect("python3 starts")
+    };
+    let refused = ask("65534");
+    assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
+    dev.wait("a debugger of another user (id 65534) was refused");
+    let allowed = ask("0");
+    assert!(text(&allowed).contains("webSocketDebuggerUrl"), "{allowed:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What `mote dev` prints.
 
+use std::collections::HashMap;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
@@ -19,17 +20,24 @@ pub(super) struct Show {
     output: Output,
     /// Whether lines name the function.
     several: bool,
-    /// What takes the place of `/function/` in paths.
-    folder: String,
+    /// What takes the place of `/function/` in paths, for each function.
+    folders: HashMap<String, String>,
 }
 
 impl Show {
-    pub(super) fn new(output: Output, several: bool, folder: &Path) -> Self {
+    pub(super) fn new(output: Output) -> Self {
+        Self { output, several: false, folders: HashMap::new() }
+    }
+
+    /// Sets where the developer has the code of a function.
+    pub(super) fn set_folder(&mut self, function: String, folder: &Path) {
         let folder = match folder.to_str() {
-            Some("." | "") | None => String::new(),
+            Some("." | "") => String::new(),
+            Some("/") => "/".to_owned(),
             Some(folder) => format!("{}/", folder.trim_start_matches("./").trim_end_matches('/')),
+            None => return,
         };
-        Self { output, several, folder }
+        self.folders.insert(function, folder);
     }
 
     pub(super) fn set_several(&mut self, several: bool) {
@@ -80,7 +88,8 @@ impl Show {
         let cold = if call.is_cold { ", cold" } else { "" };
         let mut line = format!("{status}  {text}  {}{cold}", time_text(call.took_ms));
         if let Some(fault) = &call.fault {
-            line.push_str(&format!("\n     {}", harmless(&self.placed(fault))));
+            let fault = self.placed(call.function.as_str(), fault);
+            line.push_str(&format!("\n     {}", harmless(&fault)));
         }
         self.line(&line);
     }
@@ -93,14 +102,19 @@ impl Show {
             _ => "0",
         };
         let of = self.of(&line.function);
-        let text = harmless(&self.placed(&line.message));
+        let text = harmless(&self.placed(&line.function, &line.message));
         self.line(&self.output.painted(color, &format!("   | {of}{text}")));
     }
 
     /// Replaces the place of the code inside the sandbox by the place of the project, so that a
     /// terminal or an editor can open the file.
-    pub(super) fn placed(&self, text: &str) -> String {
-        text.replace("file:///function/", "/function/").replace("/function/", &self.folder)
+    pub(super) fn placed(&self, function: &str, text: &str) -> String {
+        match self.folders.get(function) {
+            Some(folder) => {
+                text.replace("file:///function/", "/function/").replace("/function/", folder)
+            }
+            None => text.to_owned(),
+        }
     }
 
     /// The answer to a call that was repeated, and whether it is another one than `before`.
@@ -121,14 +135,23 @@ impl Show {
                 if before.status != answer.status {
                     self.line(&format!("     status {} was {}", answer.status, before.status));
                 }
-                self.difference(&text_of(before), &text_of(answer));
+                let lines = |answer| self.text_of(call.function.as_str(), answer);
+                self.difference(&lines(before), &lines(answer));
             }
             None => {
                 self.line(&format!("{} {head}", self.again()));
-                for line in text_of(answer) {
+                for line in self.text_of(call.function.as_str(), answer) {
                     self.line(&format!("     {}", harmless(&line)));
                 }
             }
+        }
+    }
+
+    /// An answer as lines, or why the call failed.
+    fn text_of(&self, function: &str, answer: &Answer) -> Vec<String> {
+        match &answer.fault {
+            Some(fault) => self.placed(function, fault).lines().map(str::to_owned).collect(),
+            None => text_of(answer),
         }
     }
 
@@ -179,13 +202,16 @@ mod tests {
 
     #[test]
     fn places_of_the_sandbox_become_those_of_the_project() {
-        let show =
-            |folder: &str| Show::new(Output::new(&Global::default()), false, folder.as_ref());
+        let mut show = Show::new(Output::new(&Global::default()));
+        for (name, folder) in [("here", "."), ("attic", "./attic/"), ("far", "/srv/x")] {
+            show.set_folder(name.to_owned(), folder.as_ref());
+        }
         let line = "File \"/function/app.py\", line 3";
-        assert_eq!(show(".").placed(line), "File \"app.py\", line 3");
-        assert_eq!(show("./attic/").placed(line), "File \"attic/app.py\", line 3");
+        assert_eq!(show.placed("here", line), "File \"app.py\", line 3");
+        assert_eq!(show.placed("attic", line), "File \"attic/app.py\", line 3");
         let line = "at file:///function/index.mjs:3:9";
-        assert_eq!(show("/srv/x").placed(line), "at /srv/x/index.mjs:3:9");
+        assert_eq!(show.placed("far", line), "at /srv/x/index.mjs:3:9");
+        assert_eq!(show.placed("unknown", line), line);
     }
 
     #[test]
@@ -194,6 +220,7 @@ mod tests {
             status: 200,
             content_type: String::new(),
             body: body.to_vec().into(),
+            fault: None,
         };
         assert_eq!(text_of(&answer(b"a\nb")), ["a", "b"]);
         assert_eq!(text_of(&answer(&[0xff, 0xfe])), ["2 bytes"]);
