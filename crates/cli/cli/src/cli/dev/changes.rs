@@ -347,9 +347,6 @@ mod tests {
         assert!(notices(&mut changes, &marker, make).await);
         let write = || fs::write(at("lib/a.py"), "5").expect("written");
         assert!(notices(&mut changes, &marker, write).await);
-        // What was moved away does not count any more.
-        let write = || fs::write(above.path().join("old/lib/a.py"), "6").expect("written");
-        assert!(!notices(&mut changes, &marker, write).await);
     }
 
     #[tokio::test]
