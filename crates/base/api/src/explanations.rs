@@ -387,4 +387,6 @@ const ROWS: &[Row] = &[
         "Over TCP, one token may have a quarter of the connections of the management API at work (128 of 512), and all tokens but those of operators of the whole node together seven eighths. A followed log and a call that runs for long each count as one. End those that you do not need, or use another token."),
     row("M1410", exit::FAILED, "refused because of the page that sent it",
         "A browser sent the request with the cookie of a session, but perhaps not for the dashboard: `Mote-Csrf` does not have the session's value, `Sec-Fetch-Site` names another site, or `Host` is neither `localhost` nor a loopback address although the connection comes from this machine. Open the dashboard with `mote dashboard`. A proxy in front of the node must send `Host: localhost`. Programs need no session: they send a token in `Authorization`."),
+    row("M1411", exit::FULL, "too many recordings",
+        "At most 16 recordings of calls (`mote record`) run at once on a node, and 4 of one function. A recording ends with its command, or after an hour. `mote audit` shows who began one."),
 ];

@@ -10,18 +10,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Instant;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::body::Body;
 use mote_core::invocation::{Head, headers};
 use mote_core::{Fault, Invocation, InvocationId, Invoker as _, Reply, Trigger};
-use mote_engine::{Ended, Watch};
+use mote_engine::{Ended, Watch, Watching};
 use mote_process::clock;
 use mote_spec::{FunctionName, FunctionSpec};
-use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
@@ -31,11 +29,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::Node;
+use crate::kept::{Budget, Kept};
 
 /// How many calls may wait until the guest has shown them. Further ones are not shown.
 const CALLS_WAITING_MAX: usize = 64;
-/// A call with a longer body cannot be repeated.
-const BODY_BYTES_MAX: usize = 1 << 20;
+/// The bodies that are kept at once.
+const KEPT_BYTES_MAX: usize = 256 << 20;
 /// The longest part of an answer that the guest receives when it repeats a call.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// The longest output of a program that is shown. A program that writes more waits for nobody, and is
@@ -115,6 +114,7 @@ pub struct DevNode {
     pub notes: Vec<(String, String)>,
     /// The calls of functions, in the order in which their answers began.
     pub calls: mpsc::Receiver<Call>,
+    _watching: Watching,
     node: Arc<Node>,
 }
 
@@ -163,98 +163,26 @@ struct Again {
     body: Kept,
 }
 
-/// The body of a call. The body of a stream is kept while the function reads it.
-#[derive(Debug)]
-enum Kept {
-    Whole(Bytes),
-    Read(Arc<Mutex<Reading>>),
-}
-
-#[derive(Debug, Default)]
-struct Reading {
-    bytes: Vec<u8>,
-    is_complete: bool,
-    is_too_long: bool,
-}
-
-/// Passes a stream on, and keeps what passes.
-struct Tee {
-    source: Box<dyn BodySource>,
-    kept: Arc<Mutex<Reading>>,
-}
-
-impl BodySource for Tee {
-    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-        let polled = self.source.poll_chunk(cx);
-        let mut kept = self.kept.lock();
-        match &polled {
-            Poll::Ready(None) => kept.is_complete = true,
-            Poll::Ready(Some(Ok(chunk))) if kept.bytes.len() + chunk.len() <= BODY_BYTES_MAX => {
-                kept.bytes.extend_from_slice(chunk);
-            }
-            Poll::Ready(Some(_)) => kept.is_too_long = true,
-            Poll::Pending => {}
-        }
-        polled
-    }
-
-    fn take_trailers(&mut self) -> Bytes {
-        self.source.take_trailers()
-    }
-
-    fn held_bytes(&self) -> usize {
-        self.source.held_bytes()
-    }
-}
-
-impl Kept {
-    /// Keeps a body without changing what the function receives.
-    fn of(body: &mut Body) -> Self {
-        match std::mem::take(body) {
-            Body::Stream { source, length } => {
-                let kept = Arc::<Mutex<Reading>>::default();
-                let source = Box::new(Tee { source, kept: kept.clone() });
-                *body = Body::Stream { source, length };
-                Self::Read(kept)
-            }
-            whole => {
-                let bytes = match &whole {
-                    Body::Whole(bytes) => bytes.clone(),
-                    _ => Bytes::new(),
-                };
-                *body = whole;
-                Self::Whole(bytes)
-            }
-        }
-    }
-
-    fn bytes(&self) -> Result<Bytes, &'static str> {
-        match self {
-            Self::Whole(bytes) => Ok(bytes.clone()),
-            Self::Read(kept) => {
-                let kept = kept.lock();
-                match (kept.is_too_long, kept.is_complete) {
-                    (true, _) => Err("its body is longer than 1 MiB"),
-                    (false, false) => Err("its body did not arrive to its end"),
-                    (false, true) => Ok(kept.bytes.clone().into()),
-                }
-            }
-        }
-    }
-}
-
 /// Sends each call to the guest.
-struct Watcher(mpsc::Sender<Call>);
+struct Watcher {
+    calls: mpsc::Sender<Call>,
+    budget: Arc<Budget>,
+}
 
 impl Watch for Watcher {
-    fn begin(&self, function: &FunctionSpec, revision: u64, invocation: &mut Invocation) -> Ended {
+    fn begin(
+        &self,
+        function: &FunctionSpec,
+        revision: u64,
+        invocation: &mut Invocation,
+    ) -> Option<Ended> {
         let began = Instant::now();
-        let calls = self.0.clone();
+        let (calls, budget) = (self.calls.clone(), self.budget.clone());
         let head = invocation.head.clone();
-        let body = Kept::of(&mut invocation.body);
+        let body = Kept::of(&mut invocation.body, &budget, None);
         let (id, trigger) = (invocation.id, invocation.trigger);
         let function = function.name.clone();
-        Box::new(move |result| {
+        Some(Box::new(move |result| {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let mut path = text(head.path());
             if !head.query().is_empty() {
@@ -264,7 +192,8 @@ impl Watch for Watcher {
             let took_ms = began.elapsed().as_secs_f64() * 1e3;
             let (status, fault, is_cold, answer) = match result {
                 Ok(reply) => {
-                    let answer = (reply.status, kind_of(&reply.headers), Kept::of(&mut reply.body));
+                    let kept = Kept::of(&mut reply.body, &budget, None);
+                    let answer = (reply.status, kind_of(&reply.headers), kept);
                     (reply.status, None, reply.phases.init_ns > 0, Some(answer))
                 }
                 Err(fault) => (fault.http_for(None), Some(fault.to_string()), false, None),
@@ -285,7 +214,7 @@ impl Watch for Watcher {
             };
             // A guest that shows too slowly misses calls.
             let _ = calls.try_send(call);
-        })
+        }))
     }
 }
 
@@ -311,7 +240,8 @@ impl DevNode {
     /// Lets a guest see the calls of a node. Must be called before the node serves.
     pub(crate) fn new(node: &Arc<Node>) -> Self {
         let (sender, calls) = mpsc::channel(CALLS_WAITING_MAX);
-        node.data_path.engine.set_watch(Arc::new(Watcher(sender)));
+        let watcher = Watcher { calls: sender, budget: Budget::of(KEPT_BYTES_MAX) };
+        let watching = node.data_path.engine.watch(Arc::new(watcher));
         let listeners = node.mqtt.own_broker.iter().flat_map(|broker| broker.listeners());
         Self {
             socket: node.config.socket.clone(),
@@ -320,6 +250,7 @@ impl DevNode {
             mqtt: listeners.collect(),
             notes: node.status().notes.into_iter().collect(),
             calls,
+            _watching: watching,
             node: node.clone(),
         }
     }
@@ -512,32 +443,5 @@ mod tests {
         assert_eq!(owner(&line("01", "0")), None);
         assert_eq!(owner(&line("06", "77")), None);
         assert_eq!(owner_in(&line("01", "77"), at(1), at(0x240d)), None);
-    }
-
-    /// A body in pieces of one kibibyte.
-    struct Pieces(usize);
-
-    impl BodySource for Pieces {
-        fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-            let Some(left) = self.0.checked_sub(1) else { return Poll::Ready(None) };
-            self.0 = left;
-            Poll::Ready(Some(Ok(Bytes::from_static(&[b'x'; 1 << 10]))))
-        }
-    }
-
-    #[tokio::test]
-    async fn a_body_is_kept_while_it_is_read() {
-        let mut whole = Body::whole("text");
-        let kept = Kept::of(&mut whole);
-        assert_eq!(whole.collect(10).await.unwrap(), "text");
-        assert_eq!(kept.bytes().unwrap(), "text");
-        for (pieces, expected) in [(3, Ok(3 << 10)), (2_000, Err("its body is longer than 1 MiB"))]
-        {
-            let mut body = Body::Stream { source: Box::new(Pieces(pieces)), length: None };
-            let kept = Kept::of(&mut body);
-            assert_eq!(kept.bytes().unwrap_err(), "its body did not arrive to its end");
-            assert_eq!(body.collect(1 << 30).await.unwrap().len(), pieces << 10);
-            assert_eq!(kept.bytes().map(|bytes| bytes.len()), expected);
-        }
     }
 }

@@ -237,6 +237,7 @@ fn node(
         outgoing,
         deploys: Default::default(),
         on_demand: Default::default(),
+        recordings: Default::default(),
         ids: Default::default(),
         started,
         ready: false.into(),

@@ -8,11 +8,8 @@ use mote_api::types::LogLine;
 use mote_core::Trigger;
 use mote_node::develop::{Answer, Call};
 
+use crate::cli::difference::{difference, lines_of};
 use crate::cli::output::{Output, harmless};
-
-/// The longest part of an answer that is shown.
-const SHOWN_LINES_MAX: usize = 20;
-const SHOWN_BYTES_MAX: usize = 4 << 10;
 
 /// Prints lines to standard output.
 #[derive(Clone)]
@@ -136,7 +133,9 @@ impl Show {
                     self.line(&format!("     status {} was {}", answer.status, before.status));
                 }
                 let lines = |answer| self.text_of(call.function.as_str(), answer);
-                self.difference(&lines(before), &lines(answer));
+                for line in difference(&lines(before), &lines(answer), &self.output) {
+                    self.line(&line);
+                }
             }
             None => {
                 self.line(&format!("{} {head}", self.again()));
@@ -151,43 +150,13 @@ impl Show {
     fn text_of(&self, function: &str, answer: &Answer) -> Vec<String> {
         match &answer.fault {
             Some(fault) => self.placed(function, fault).lines().map(str::to_owned).collect(),
-            None => text_of(answer),
+            None => lines_of(&answer.body),
         }
     }
 
     fn again(&self) -> String {
         self.output.painted("36", "again")
     }
-
-    /// Shows the lines between the first and the last ones that differ.
-    fn difference(&self, before: &[String], after: &[String]) {
-        let same = before.iter().zip(after).take_while(|(one, other)| one == other).count();
-        let (before, after) = (&before[same..], &after[same..]);
-        let ends = before.iter().rev().zip(after.iter().rev());
-        let end = ends.take_while(|(one, other)| one == other).count();
-        for (sign, color, lines) in [("-", "31", before), ("+", "32", after)] {
-            for line in &lines[..lines.len() - end] {
-                self.line(&self.output.painted(color, &format!("   {sign} {}", harmless(line))));
-            }
-        }
-    }
-}
-
-/// An answer as lines. Bytes that are no text are only counted.
-fn text_of(answer: &Answer) -> Vec<String> {
-    let Ok(text) = std::str::from_utf8(&answer.body) else {
-        return vec![format!("{} bytes", answer.body.len())];
-    };
-    let mut end = text.len().min(SHOWN_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let mut lines: Vec<String> = text[..end].lines().map(str::to_owned).collect();
-    if lines.len() > SHOWN_LINES_MAX || end < text.len() {
-        lines.truncate(SHOWN_LINES_MAX);
-        lines.push(format!("… {} bytes", text.len()));
-    }
-    lines
 }
 
 /// A short time with one decimal.
@@ -212,18 +181,5 @@ mod tests {
         let line = "at file:///function/index.mjs:3:9";
         assert_eq!(show.placed("far", line), "at /srv/x/index.mjs:3:9");
         assert_eq!(show.placed("unknown", line), line);
-    }
-
-    #[test]
-    fn long_answers_are_cut() {
-        let answer = |body: &[u8]| Answer {
-            status: 200,
-            content_type: String::new(),
-            body: body.to_vec().into(),
-            fault: None,
-        };
-        assert_eq!(text_of(&answer(b"a\nb")), ["a", "b"]);
-        assert_eq!(text_of(&answer(&[0xff, 0xfe])), ["2 bytes"]);
-        assert_eq!(text_of(&answer("x\n".repeat(100).as_bytes())).len(), SHOWN_LINES_MAX + 1);
     }
 }
