@@ -622,6 +622,51 @@ fn new_files_replace_none() {
     assert!(text(&output).contains("next:  mote dev cellar/bell"), "{}", text(&output));
 }
 
+/// A program that `scripts/setup.sh` or the machine has.
+fn tool(name: &str) -> Option<PathBuf> {
+    let cache = repository().join(".cache");
+    let places = [cache.join("test-venv/bin"), cache.join("test-node/node_modules/.bin")];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all = places.into_iter().chain(std::env::split_paths(&path));
+    all.map(|folder| folder.join(name)).find(|program| program.is_file())
+}
+
+#[test]
+fn type_checkers_find_the_types_of_a_new_function() {
+    let dir = project(&[]);
+    let check = |(name, checker, flags): (&str, &str, &[&str]),
+                 file: &str,
+                 (right, wrong): (&str, &str)| {
+        let made = mote(dir.path(), &["new", name, "-t", name]).output().expect("it runs");
+        assert!(made.status.success(), "{}", text(&made));
+        let Some(checker) = tool(checker) else {
+            return skip(name, &format!("{checker} is not installed"));
+        };
+        let folder = dir.path().join(name);
+        let run = || {
+            let mut command = Command::new(&checker);
+            command.args(flags).arg(file).current_dir(&folder).output().expect("it runs")
+        };
+        let found = run();
+        assert!(found.status.success(), "{name}: {}", text(&found));
+        let code = fs::read_to_string(folder.join(file)).expect("a file");
+        assert!(code.contains(right), "{code}");
+        write(&folder.join(file), &code.replace(right, wrong));
+        let found = run();
+        assert!(!found.status.success(), "{name}: no mistake was found");
+        assert!(text(&found).contains("nothing"), "{name}: {}", text(&found));
+    };
+    const MYPY: &[&str] = &["--check-untyped-defs", "--cache-dir=/dev/null"];
+    const TSC: &[&str] =
+        &["--noEmit", "--strict", "--allowImportingTsExtensions", "--module", "nodenext"];
+    let js = [TSC, &["--allowJs", "--checkJs"]].concat();
+    check(("http-python", "mypy", MYPY), "app.py", ("event.args", "event.nothing"));
+    check(("coap-python", "mypy", MYPY), "app.py", ("ctx.kv.put", "ctx.kv.nothing"));
+    check(("http-typescript", "tsc", TSC), "index.ts", ("request.url", "request.nothing"));
+    check(("http-node", "tsc", &js), "index.mjs", ("request.url", "request.nothing"));
+    check(("coap-node", "tsc", &js), "index.mjs", ("ctx.kv.put", "ctx.kv.nothing"));
+}
+
 #[test]
 fn every_manifest_of_the_tree_fits_the_schema() {
     const CHECK: &str = "import json, sys, tomllib\nimport jsonschema\n\

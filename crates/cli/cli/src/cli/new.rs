@@ -52,8 +52,14 @@ pub(super) fn run(args: &New, output: &Output) -> Result<(), Failure> {
     for (file, text) in template.files {
         write(&folder.join(file), &Template::text(text, name.as_str(), &schema))?;
     }
+    let mut files: Vec<&str> = template.files.iter().map(|(file, _)| *file).collect();
+    if let Some((file, text)) = template.types()
+        && folder.join(file).symlink_metadata().is_err()
+    {
+        write(&folder.join(file), text)?;
+        files.push(file);
+    }
     let shown = folder.display().to_string();
-    let files: Vec<&str> = template.files.iter().map(|(file, _)| *file).collect();
     let value = serde_json::json!({
         "function": name.as_str(),
         "folder": shown,
@@ -90,7 +96,7 @@ const LANGUAGES: [&[&str]; 3] = [&["py"], &["js", "mjs", "cjs", "ts", "mts", "ct
 /// The language of a file at the top of a folder.
 fn language(file: &str) -> Option<usize> {
     let (stem, ending) = file.rsplit_once('.')?;
-    let is_shown = !stem.is_empty() && !stem.contains('/');
+    let is_shown = !stem.is_empty() && !stem.contains('/') && !file.ends_with(".d.ts");
     LANGUAGES.iter().position(|endings| is_shown && endings.contains(&ending))
 }
 
