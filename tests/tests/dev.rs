@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 use mote_tests::{
-    Answer, call_at, has_pip, is_root, mote_binary, mqtt, repository, signal, skip, wait_for,
+    Answer, Node, call_at, has_pip, is_root, mote_binary, mqtt, repository, signal, skip, wait_for,
 };
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
@@ -44,10 +44,14 @@ fn project(files: &[(&str, &str)]) -> tempfile::TempDir {
 
 fn mote(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(mote_binary());
-    command.args(args).current_dir(dir).env("TMPDIR", dir.join("tmp"));
-    command.env("XDG_CACHE_HOME", dir.join("cache"));
+    mote_environment(&mut command, dir).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// Lets a program work in a folder, and keep all its files there.
+fn mote_environment<'c>(command: &'c mut Command, dir: &Path) -> &'c mut Command {
+    command.current_dir(dir).env("TMPDIR", dir.join("tmp")).env("XDG_CACHE_HOME", dir.join("cache"))
 }
 
 impl Dev {
@@ -506,6 +510,46 @@ fn debug(mut dev: Dev, kind: &str, (file, line, look): (&str, &str, &str), expec
     let printed = dev.printed();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{errors}\n{printed}");
+}
+
+/// From the first file to the dashboard, as somebody does it who has never seen `mote`.
+#[test]
+fn a_newcomer_goes_from_nothing_to_the_dashboard() {
+    let has = |module: &str| {
+        let python = tool("python3").expect("python3");
+        let found = Command::new(python).args(["-c", &format!("import {module}")]).output();
+        found.is_ok_and(|output| output.status.success())
+    };
+    let (Some(python), true, Some(node)) = (tool("python3"), has("pexpect"), tool("node")) else {
+        return skip("a newcomer", "pexpect or node is not installed");
+    };
+    let machine = Node::start();
+    let dir = project(&[]);
+    let output = mote_environment(&mut Command::new(python), dir.path())
+        .arg(repository().join("tests/clients/newcomer.py"))
+        .arg(mote_binary())
+        .arg(dir.path())
+        .arg(machine.dir.path().join("s"))
+        .output()
+        .expect("python3 starts");
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(machine.get("/attic/ada").text(), "ada");
+    let left = fs::read_dir(dir.path().join("tmp")).expect("a folder").count();
+    assert_eq!(left, 0, "nothing is left");
+
+    let driver = repository().join("dashboard/node_modules/playwright-core");
+    let (Some(chromium), true) = (tool("chromium"), driver.exists()) else {
+        return skip("a newcomer's dashboard", "chromium or dashboard/node_modules is not there");
+    };
+    let url = machine.ok(&["dashboard", "-q", "-o", "name"]);
+    let seen = Command::new(node)
+        .arg(repository().join("dashboard/e2e/seen.mjs"))
+        .args([url.trim(), "attic"])
+        .arg(chromium)
+        .output()
+        .expect("node starts");
+    assert!(seen.status.success(), "{}", text(&seen));
+    assert!(text(&seen).contains("attic"), "{}", text(&seen));
 }
 
 #[test]
