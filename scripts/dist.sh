@@ -199,6 +199,7 @@ make_root() {
   cp docs/man/*.1 "$root/usr/share/man/man1/"
   gzip --no-name --best "$root"/usr/share/man/man1/*.1
   install -D -m 644 docs/reference/mote.schema.json "$root/usr/share/mote/mote.schema.json"
+  install -D -m 644 -t "$root/usr/share/mote/types" shims/python/mote.pyi shims/node/mote.d.ts
   install -m 644 deploy/systemd/mote*.service deploy/systemd/mote*.socket "$root/usr/lib/systemd/system/"
   install -m 644 deploy/packages/mote-node.toml "$root/etc/mote/mote-node.toml"
   # The newest version of the C library whose symbols the programs use; static ones use none.

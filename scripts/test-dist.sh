@@ -380,6 +380,7 @@ test_deb() {
   check "deb: the files are those of the package" inside dpkg --verify mote
   check "deb: the manual pages are there" inside test -e /usr/share/man/man1/mote-up.1.gz
   check "deb: the schema of manifests is there" inside test -e /usr/share/mote/mote.schema.json
+  check "deb: the types of functions are there" inside test -e /usr/share/mote/types/mote.pyi -a -e /usr/share/mote/types/mote.d.ts
   service_checks deb
   # shellcheck disable=SC2016 # expanded by the inner shell
   check "deb: the settings in comments are valid" inside sh -c '

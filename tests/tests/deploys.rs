@@ -247,6 +247,30 @@ fn followed_logs_arrive_as_they_are_written() {
 }
 
 #[test]
+fn a_followed_log_ends_with_its_node() {
+    for name in ["TERM", "KILL"] {
+        let mut node = Node::start();
+        node.deploy_ok("f", &[("app.py", "def handle(event, ctx):\n    print('here')\n")]);
+        node.get("/f");
+        let mut follower = Command::new(mote_binary())
+            .args(["logs", "f", "-f"])
+            .env("MOTE_SOCKET", node.dir.path().join("s"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+        assert!(lines.by_ref().any(|line| line.expect("a line").ends_with("here")));
+        mote_tests::signal(node.pid(), name);
+        node.ended();
+        let ended = follower.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(said, "the node has stopped; the log ends here\n", "{name}");
+        assert_eq!(ended.status.code(), Some(0), "{name}");
+    }
+}
+
+#[test]
 fn a_log_that_nobody_reads_changes_no_outcome() {
     let node = Node::start_unheard(&[]);
     let code = "import os

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 use mote_tests::{
-    Answer, call_at, has_pip, is_root, mote_binary, mqtt, repository, signal, skip, wait_for,
+    Answer, Node, call_at, has_pip, is_root, mote_binary, mqtt, repository, signal, skip, wait_for,
 };
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
@@ -44,10 +44,14 @@ fn project(files: &[(&str, &str)]) -> tempfile::TempDir {
 
 fn mote(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(mote_binary());
-    command.args(args).current_dir(dir).env("TMPDIR", dir.join("tmp"));
-    command.env("XDG_CACHE_HOME", dir.join("cache"));
+    mote_environment(&mut command, dir).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// Lets a program work in a folder, and keep all its files there.
+fn mote_environment<'c>(command: &'c mut Command, dir: &Path) -> &'c mut Command {
+    command.current_dir(dir).env("TMPDIR", dir.join("tmp")).env("XDG_CACHE_HOME", dir.join("cache"))
 }
 
 impl Dev {
@@ -56,8 +60,12 @@ impl Dev {
     }
 
     fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
+        let command = mote(dir.path(), &[&["dev", "attic"], flags].concat());
+        Self::start_as(command, dir)
+    }
+
+    fn start_as(mut command: Command, dir: tempfile::TempDir) -> Self {
         let (reader, writer) = std::io::pipe().expect("a pipe");
-        let mut command = mote(dir.path(), &[&["dev", "attic"], flags].concat());
         command.stdout(writer.try_clone().expect("a pipe")).stderr(writer);
         let child = command.spawn().expect("the program starts");
         drop(command);
@@ -162,6 +170,16 @@ impl Drop for Dev {
     }
 }
 
+/// Whether a file below a folder contains a text.
+fn contains(folder: &Path, text: &str) -> bool {
+    let is_in = |bytes: &[u8]| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    entries.flatten().map(|entry| entry.path()).any(|path| {
+        let is_folder = path.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        if is_folder { contains(&path, text) } else { fs::read(&path).is_ok_and(|all| is_in(&all)) }
+    })
+}
+
 const ONE: &str = "def handle(event, ctx):\n    return 'one'\n";
 const TWO: &str = "def handle(event, ctx):\n    return 'two'\n";
 
@@ -189,8 +207,8 @@ fn each_save_is_served_and_a_broken_one_is_not() {
     // An exception, with its place.
     dev.save("app.py", "def handle(event, ctx):\n    print('here')\n    return 1 / 0\n");
     wait_for("the error", || (dev.get("").status == 500).then_some(()));
-    let all = dev.wait("   | ZeroDivisionError: division by zero");
-    assert!(all.contains("500  GET / "), "{all}");
+    dev.wait("   | ZeroDivisionError: division by zero");
+    let all = dev.wait("500  GET / ");
     assert!(all.contains("   | here"), "{all}");
     assert!(all.contains("File \"attic/app.py\", line 3, in handle"), "{all}");
 }
@@ -226,6 +244,116 @@ fn variables_and_secrets_come_from_the_env_file() {
     assert_eq!(dev.get("").text(), "file t1 k1");
     dev.save(".env", "A=file\nTOKEN=t2\nAPI_KEY=k2\n");
     wait_for("the new values", || (dev.get("").text() == "file t2 k2").then_some(()));
+}
+
+#[test]
+fn values_of_the_env_file_are_on_no_disk() {
+    let code = "import os\n\ndef handle(event, ctx):\n    secret = open('/secrets/api-key').read()\n    \
+                print(os.environ['PLACE'])\n    return secret + os.environ.get('API_KEY', ' and no more')\n";
+    let env = "PLACE=under-the-roof\nAPI_KEY=key-of-nobody\n";
+    let manifest = "version = 1\nsecrets = [\"api-key\"]\n";
+    let files = [("app.py", code), ("mote.toml", manifest), (".env", env)];
+    let mut dev = Dev::start(&files, &["--http", "127.0.0.1:0"]);
+    assert_eq!(dev.get("").text(), "key-of-nobody and no more");
+    let all = dev.wait("200  GET / ");
+    assert!(all.contains("   | ***"), "{all}");
+    let folder = dev.left().remove(0);
+    assert!(contains(&folder, "handle(event"), "the code is there");
+    for value in ["under-the-roof", "key-of-nobody"] {
+        assert!(!contains(&folder, value), "{value} is in {}", folder.display());
+    }
+}
+
+#[test]
+fn a_folder_that_is_deleted_and_made_again_is_served() {
+    let dir = project(&[("app.py", ONE)]);
+    let attic = dir.path().join("attic");
+    // A relative path leads into the new folder, too.
+    let mut command = mote(dir.path(), &["dev", "--http", "127.0.0.1:0"]);
+    command.current_dir(&attic);
+    let mut dev = Dev::start_as(command, dir);
+    assert_eq!(dev.get("").text(), "one");
+    fs::remove_dir_all(&attic).expect("removed");
+    dev.wait("attic@1 still serves");
+    dev.save("app.py", TWO);
+    wait_for("the new folder", || (dev.get("").text() == "two").then_some(()));
+    dev.save("app.py", ONE);
+    wait_for("the next save", || (dev.get("").text() == "one").then_some(()));
+}
+
+#[test]
+fn the_folder_of_a_killed_session_is_removed() {
+    let mut dev = Dev::start(&[("app.py", ONE)], &["--http", "127.0.0.1:0"]);
+    assert_eq!(dev.get("").text(), "one");
+    let [former] = dev.left().try_into().expect("a folder");
+    // Another session must not remove it meanwhile.
+    let test = |dev: &Dev| mote(dev.dir.path(), &["test", "attic"]).output().expect("it runs");
+    assert!(text(&test(&dev)).contains("M0106"));
+    assert_eq!(dev.left(), [former]);
+    assert_eq!(dev.get("").text(), "one");
+    signal(dev.child.id(), "KILL");
+    dev.ended();
+    assert_eq!(dev.left().len(), 1, "nobody could remove it");
+    test(&dev);
+    assert_eq!(dev.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_failure_counts_as_the_answer_before() {
+    let mut dev = Dev::start(&[("app.py", ONE)], &["--http", "127.0.0.1:0", "--replay"]);
+    assert_eq!(dev.get("/p").text(), "one");
+    dev.wait("200  GET /p ");
+    dev.save("app.py", "def handle(event, ctx):\n    raise ValueError('broken')\n");
+    let all = dev.wait("again 500  GET /p  the answer has changed");
+    assert!(!all.contains("the same answer"), "{all}");
+    dev.wait("     status 500 was 200");
+    dev.wait("   + ");
+    dev.save("app.py", ONE);
+    dev.wait("again 200  GET /p  the answer has changed");
+    dev.wait("     status 200 was 500");
+    dev.wait("   + one");
+}
+
+#[test]
+fn the_lines_of_a_call_come_before_it() {
+    let code = "def handle(event, ctx):\n    print('line of', event.path)\n    return 1 / len(event.args)\n";
+    let mut dev = Dev::start(&[("app.py", code)], &["--http", "127.0.0.1:0"]);
+    for number in 0..20 {
+        assert_eq!(dev.get(&format!("/{number}")).status, 500);
+        let all = dev.wait(&format!("500  GET /{number} "));
+        let at = |text: &str| all.rfind(text).unwrap_or_else(|| panic!("{text}\n{all}"));
+        let line = at(&format!("   | line of /{number}"));
+        let error = at("   | ZeroDivisionError");
+        assert!(line < error && error < at(&format!("500  GET /{number} ")), "{all}");
+    }
+}
+
+#[test]
+fn paths_name_the_folder_of_each_function() {
+    let code = "def handle(event, ctx):\n    return 1 / 0\n";
+    let dir = project(&[("app.py", code)]);
+    write(&dir.path().join("cellar/app.py"), code);
+    let command = mote(dir.path(), &["dev", "attic", "cellar", "--http", "127.0.0.1:0"]);
+    let mut dev = Dev::start_as(command, dir);
+    dev.wait("live attic@1");
+    dev.wait("live cellar@1");
+    let (address, _) = dev.address();
+    for name in ["attic", "cellar"] {
+        assert_eq!(call_at(address, "GET", &format!("/{name}"), &[], b"").status, 500);
+        dev.wait(&format!("   | {name}   File \"{name}/app.py\", line 2, in handle"));
+    }
+}
+
+#[test]
+fn a_mistake_in_the_only_file_is_shown_with_its_line() {
+    let mut dev = Dev::start(
+        &[("app.py", "x = 1\ndef handle event, ctx:\n    return x\n")],
+        &["--http", "127.0.0.1:0"],
+    );
+    let all = dev.wait("app.py, line 2: SyntaxError: ");
+    assert!(all.contains("    def handle event, ctx:"), "{all}");
+    dev.save("app.py", ONE);
+    assert_eq!(dev.get("").text(), "one");
 }
 
 #[test]
@@ -276,6 +404,17 @@ fn an_interrupt_ends_it_and_leaves_nothing() {
     signal(dev.child.id(), "INT");
     assert_eq!(dev.ended().code(), Some(0));
     assert_eq!(dev.left(), Vec::<PathBuf>::new());
+    // The terminal is closed. The tests themselves may be running without one.
+    let dir = project(&[("app.py", ONE)]);
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", mote_binary().to_str().expect("text")]);
+    command.args(["dev", "attic", "--http", "127.0.0.1:0"]).current_dir(dir.path());
+    command.env("TMPDIR", dir.path().join("tmp")).stdin(Stdio::null());
+    let mut dev = Dev::start_as(command, dir);
+    assert_eq!(dev.get("").text(), "one");
+    signal(dev.child.id(), "HUP");
+    assert_eq!(dev.ended().code(), Some(0));
+    assert_eq!(dev.left(), Vec::<PathBuf>::new());
     // A signal while the node starts.
     let mut dev = Dev::start(&[("app.py", ONE)], &["--http", "127.0.0.1:0"]);
     wait_for("the folder", || (!dev.left().is_empty()).then_some(()));
@@ -317,6 +456,29 @@ fn a_debugger_stops_a_function_of_node() {
 }
 
 #[test]
+fn a_debugger_of_another_user_is_refused() {
+    if !is_root() {
+        return skip("another user", "only root can become another user");
+    }
+    let code = "export function handle(event) {\n  return 1;\n}\n";
+    let mut dev = Dev::start(&[("index.mjs", code)], &["--http", "127.0.0.1:0", "--inspect"]);
+    let all = dev.wait("debugger at ");
+    let address = all.split("debugger at ").nth(1).and_then(|rest| rest.split(';').next());
+    let ask = |user: &str| {
+        const ASK: &str = "import os, sys, urllib.request\n'x'.encode('idna')\nos.setuid(int(sys.argv[2]))\n\
+            print(urllib.request.urlopen(f'http://{sys.argv[1]}/json/list').read().decode())";
+        let mut python = Command::new("python3");
+        python.args(["-c", ASK, address.expect("an address"), user]);
+        python.output().expect("python3 starts")
+    };
+    let refused = ask("65534");
+    assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
+    dev.wait("a debugger of another user (id 65534) was refused");
+    let allowed = ask("0");
+    assert!(text(&allowed).contains("webSocketDebuggerUrl"), "{allowed:?}");
+}
+
+#[test]
 fn a_debugger_stops_a_function_of_python() {
     if !has_pip() {
         return;
@@ -348,6 +510,46 @@ fn debug(mut dev: Dev, kind: &str, (file, line, look): (&str, &str, &str), expec
     let printed = dev.printed();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{errors}\n{printed}");
+}
+
+/// From the first file to the dashboard, as somebody does it who has never seen `mote`.
+#[test]
+fn a_newcomer_goes_from_nothing_to_the_dashboard() {
+    let has = |module: &str| {
+        let python = tool("python3").expect("python3");
+        let found = Command::new(python).args(["-c", &format!("import {module}")]).output();
+        found.is_ok_and(|output| output.status.success())
+    };
+    let (Some(python), true, Some(node)) = (tool("python3"), has("pexpect"), tool("node")) else {
+        return skip("a newcomer", "pexpect or node is not installed");
+    };
+    let machine = Node::start();
+    let dir = project(&[]);
+    let output = mote_environment(&mut Command::new(python), dir.path())
+        .arg(repository().join("tests/clients/newcomer.py"))
+        .arg(mote_binary())
+        .arg(dir.path())
+        .arg(machine.dir.path().join("s"))
+        .output()
+        .expect("python3 starts");
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(machine.get("/attic/ada").text(), "ada");
+    let left = fs::read_dir(dir.path().join("tmp")).expect("a folder").count();
+    assert_eq!(left, 0, "nothing is left");
+
+    let driver = repository().join("dashboard/node_modules/playwright-core");
+    let (Some(chromium), true) = (tool("chromium"), driver.exists()) else {
+        return skip("a newcomer's dashboard", "chromium or dashboard/node_modules is not there");
+    };
+    let url = machine.ok(&["dashboard", "-q", "-o", "name"]);
+    let seen = Command::new(node)
+        .arg(repository().join("dashboard/e2e/seen.mjs"))
+        .args([url.trim(), "attic"])
+        .arg(chromium)
+        .output()
+        .expect("node starts");
+    assert!(seen.status.success(), "{}", text(&seen));
+    assert!(text(&seen).contains("attic"), "{}", text(&seen));
 }
 
 #[test]
@@ -452,8 +654,61 @@ fn new_files_replace_none() {
     let kept = fs::read_to_string(dir.path().join("attic/app.py")).expect("a file");
     assert_eq!(kept, ONE);
     assert!(!dir.path().join("attic/test_app.py").exists(), "nothing was written");
+    write(&dir.path().join("loft/main.py"), ONE);
+    write(&dir.path().join("loft/build.sh"), "#!/bin/sh\n");
+    let output = mote(dir.path(), &["new", "loft", "-t", "node"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(8));
+    assert!(text(&output).contains("loft: code in another language is there: main.py"));
+    assert!(!dir.path().join("loft/index.mjs").exists(), "nothing was written");
+    let output = mote(dir.path(), &["new", "loft", "-t", "python"]).output().expect("it runs");
+    assert!(output.status.success(), "{}", text(&output));
     let output = mote(dir.path(), &["new", "cellar/bell"]).output().expect("it runs");
     assert!(text(&output).contains("next:  mote dev cellar/bell"), "{}", text(&output));
+}
+
+/// A program that `scripts/setup.sh` or the machine has.
+fn tool(name: &str) -> Option<PathBuf> {
+    let cache = repository().join(".cache");
+    let places = [cache.join("test-venv/bin"), cache.join("test-node/node_modules/.bin")];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all = places.into_iter().chain(std::env::split_paths(&path));
+    all.map(|folder| folder.join(name)).find(|program| program.is_file())
+}
+
+#[test]
+fn type_checkers_find_the_types_of_a_new_function() {
+    let dir = project(&[]);
+    let check = |(name, checker, flags): (&str, &str, &[&str]),
+                 file: &str,
+                 (right, wrong): (&str, &str)| {
+        let made = mote(dir.path(), &["new", name, "-t", name]).output().expect("it runs");
+        assert!(made.status.success(), "{}", text(&made));
+        let Some(checker) = tool(checker) else {
+            return skip(name, &format!("{checker} is not installed"));
+        };
+        let folder = dir.path().join(name);
+        let run = || {
+            let mut command = Command::new(&checker);
+            command.args(flags).arg(file).current_dir(&folder).output().expect("it runs")
+        };
+        let found = run();
+        assert!(found.status.success(), "{name}: {}", text(&found));
+        let code = fs::read_to_string(folder.join(file)).expect("a file");
+        assert!(code.contains(right), "{code}");
+        write(&folder.join(file), &code.replace(right, wrong));
+        let found = run();
+        assert!(!found.status.success(), "{name}: no mistake was found");
+        assert!(text(&found).contains("nothing"), "{name}: {}", text(&found));
+    };
+    const MYPY: &[&str] = &["--check-untyped-defs", "--cache-dir=/dev/null"];
+    const TSC: &[&str] =
+        &["--noEmit", "--strict", "--allowImportingTsExtensions", "--module", "nodenext"];
+    let js = [TSC, &["--allowJs", "--checkJs"]].concat();
+    check(("http-python", "mypy", MYPY), "app.py", ("event.args", "event.nothing"));
+    check(("coap-python", "mypy", MYPY), "app.py", ("ctx.kv.put", "ctx.kv.nothing"));
+    check(("http-typescript", "tsc", TSC), "index.ts", ("request.url", "request.nothing"));
+    check(("http-node", "tsc", &js), "index.mjs", ("request.url", "request.nothing"));
+    check(("coap-node", "tsc", &js), "index.mjs", ("ctx.kv.put", "ctx.kv.nothing"));
 }
 
 #[test]

@@ -82,6 +82,7 @@ mod programs;
 mod proxies;
 mod publish;
 mod rates;
+mod recording;
 mod request_bodies;
 mod restart;
 mod rollout;

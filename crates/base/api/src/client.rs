@@ -5,6 +5,7 @@
 //! be stale.
 
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use crate::exit;
 use crate::invocations::{AcceptedInvocation, AcceptedInvocations, CancelledInvocation};
 use crate::openwhisk::{WhiskManifest, WhiskResult};
 use crate::paths;
+use crate::recording::{self, RecordedCall};
 use crate::types::{
     DeployResult, DoctorReport, Function, FunctionList, InvokeAnswer, InvokeRequest, LogLine,
     NodeStatus, RevisionList, ScaleRequest, ScaleResult, ScheduleList, Secret, SecretList,
@@ -459,11 +461,25 @@ impl Client {
             let body = self.collect(response.into_body()).await?;
             return Err(self.refusal(status, &body));
         }
-        Ok(LogLines {
-            endpoint: self.endpoint.to_string(),
-            body: response.into_body(),
-            buffer: BytesMut::new(),
-        })
+        Ok(self.lines(response.into_body(), LOG_LINE_BYTES_MAX))
+    }
+
+    fn lines<T>(&self, body: Incoming, line_bytes_max: usize) -> Lines<T> {
+        let (endpoint, buffer) = (self.endpoint.to_string(), BytesMut::new());
+        Lines { endpoint, body, buffer, line_bytes_max, of: PhantomData }
+    }
+
+    /// Records the calls of a function from now on, until the result is dropped.
+    pub async fn recording(&self, name: &str) -> Result<Lines<RecordedCall>, ClientError> {
+        let path = format!("{}/recording", function_path(name));
+        let request = built(self.request(Method::GET, &path)?.body(Full::default()))?;
+        let response = self.limited(self.timeout, self.send(request)).await?;
+        let status = response.status();
+        if !status.is_success() {
+            let body = self.collect(response.into_body()).await?;
+            return Err(self.refusal(status, &body));
+        }
+        Ok(self.lines(response.into_body(), recording::LINE_BYTES_MAX))
     }
 
     /// Sends a value as JSON and reads the answer.
@@ -686,17 +702,22 @@ fn answer(status: StatusCode, headers: &hyper::HeaderMap, body: &Bytes) -> Invok
 }
 
 /// The lines of a log, in the order in which they arrive.
+pub type LogLines = Lines<LogLine>;
+
+/// JSON values, one per line, in the order in which they arrive.
 #[derive(Debug)]
-pub struct LogLines {
+pub struct Lines<T> {
     endpoint: String,
     body: Incoming,
     buffer: BytesMut,
+    line_bytes_max: usize,
+    of: PhantomData<fn() -> T>,
 }
 
-impl LogLines {
+impl<T: DeserializeOwned> Lines<T> {
     /// Waits for the next line; `None` when the node ends the stream. There is no time limit. The
     /// future may be dropped between lines without losing one.
-    pub async fn next(&mut self) -> Result<Option<LogLine>, ClientError> {
+    pub async fn next(&mut self) -> Result<Option<T>, ClientError> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line = self.buffer.split_to(end + 1);
@@ -707,8 +728,8 @@ impl LogLines {
                     .map(Some)
                     .map_err(|error| self.unexpected(&error));
             }
-            if self.buffer.len() > LOG_LINE_BYTES_MAX {
-                return Err(self.unexpected(&"a log line has no end"));
+            if self.buffer.len() > self.line_bytes_max {
+                return Err(self.unexpected(&"a line has no end"));
             }
             match self.body.frame().await {
                 None => return Ok(None),

@@ -62,7 +62,7 @@ const ROWS: &[Row] = &[
     row("M0104", exit::FAILED, "program is missing",
         "`mote cluster` is carried out by the program mote-cluster, which only the images of a cluster carry. `make image` builds it; copy it into the folder of mote."),
     row("M0105", exit::INVALID, "files are already there",
-        "`mote new` never replaces a file. The message names the files that are in the way. Nothing was written. Choose another name, or remove the files if you do not need them."),
+        "`mote new` never replaces a file. The message names the files that are in the way, or that have code in another language than the template, because a function has one language. Nothing was written. Choose another name, or remove the files if you do not need them."),
     row("M0106", exit::INVALID, "no tests",
         "`mote test` looks for files such as test_app.py, index.test.mjs, handler_test.go and tests/*.sh, in the folder of the function and below it. Files that .moteignore or .gitignore excludes are not in the sandbox."),
     row("M0107", exit::FAILED, "tests were ended",
@@ -387,4 +387,6 @@ const ROWS: &[Row] = &[
         "Over TCP, one token may have a quarter of the connections of the management API at work (128 of 512), and all tokens but those of operators of the whole node together seven eighths. A followed log and a call that runs for long each count as one. End those that you do not need, or use another token."),
     row("M1410", exit::FAILED, "refused because of the page that sent it",
         "A browser sent the request with the cookie of a session, but perhaps not for the dashboard: `Mote-Csrf` does not have the session's value, `Sec-Fetch-Site` names another site, or `Host` is neither `localhost` nor a loopback address although the connection comes from this machine. Open the dashboard with `mote dashboard`. A proxy in front of the node must send `Host: localhost`. Programs need no session: they send a token in `Authorization`."),
+    row("M1411", exit::FULL, "too many recordings",
+        "At most 16 recordings of calls (`mote record`) run at once on a node, and 4 of one function. A recording ends with its command, or after an hour. `mote audit` shows who began one."),
 ];

@@ -30,6 +30,7 @@ pub mod openwhisk;
 pub mod operators;
 pub mod paths;
 mod reach;
+pub mod recording;
 pub mod sessions;
 pub mod text;
 pub mod time;

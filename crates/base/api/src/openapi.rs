@@ -24,6 +24,7 @@ use crate::openwhisk::{
 use crate::operators::{
     AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens,
 };
+use crate::recording::{RecordedAnswer, RecordedBody, RecordedCall};
 use crate::sessions::{Session, SessionCode, SessionRequest};
 use crate::traces::{Span, Trace, TraceList, TraceSummary};
 use crate::types::{
@@ -65,13 +66,13 @@ fn described() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, begin_session, session, end_session, session_code, durations, traces, trace, openapi_json, functions_openapi, livez,
+        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, recording, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, begin_session, session, end_session, session_code, durations, traces, trace, openapi_json, functions_openapi, livez,
         readyz, metrics
     ),
     components(schemas(
         AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
         Namespace, NamespaceList, NamespaceRequest, Quotas, AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens, CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey, Cell, CellList, CellPlace, CellsRequest, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
-        InvokeAnswer, InvokeRequest, JournalList, JournalState, JournalStatus, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
+        InvokeAnswer, InvokeRequest, JournalList, JournalState, JournalStatus, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine, RecordedAnswer, RecordedBody, RecordedCall,
         LogStream, MqttUser, MqttUserRequest, MqttUsers, NodeBudget, NodeStatus, Problem,
         Rate, Reach, RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
         ScheduleOutcome, ScheduleRun, Secret, SecretList,
@@ -334,6 +335,19 @@ fn scale() {}
         (status = 404, body = Problem, content_type = "application/problem+json"),
     ))]
 fn logs() {}
+
+/// The calls of one function from now on, each when its answer has ended, one JSON object per line.
+///
+/// Needs the role deployer, and is in the record of acts. Values of header fields that may be secrets
+/// are left out, and bodies of more than 1 MiB. The stream ends with the connection, or after an hour.
+#[utoipa::path(get, path = "/v1/functions/{name}/recording", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    responses(
+        (status = 200, body = RecordedCall, content_type = "application/jsonl"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json", description = "too many recordings are running"),
+    ))]
+fn recording() {}
 
 /// How long the invocations and starts of one function took, counted since the node started.
 #[utoipa::path(get, path = "/v1/functions/{name}/durations", tag = "functions",

@@ -33,6 +33,8 @@ pub const INVOKE: &str = "/v1/functions/{name}/invoke";
 pub const SCALE: &str = "/v1/functions/{name}/scale";
 /// `GET`: log lines of one function, one JSON object per line.
 pub const LOGS: &str = "/v1/functions/{name}/logs";
+/// `GET`: the calls of one function from now on, one JSON object per line.
+pub const RECORDING: &str = "/v1/functions/{name}/recording";
 /// `GET`: how long the invocations and starts of one function took.
 pub const DURATIONS: &str = "/v1/functions/{name}/durations";
 /// `GET`: accepted invocations, newest first.

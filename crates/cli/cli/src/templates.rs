@@ -90,6 +90,12 @@ pub static TEMPLATES: [Template; 14] = [
     ),
 ];
 
+/// Types for editors, by the ending of the files of their language.
+const TYPES: [(&[&str], (&str, &str)); 2] = [
+    (&["py"], ("mote.pyi", include_str!("../../../../shims/python/mote.pyi"))),
+    (&["mjs", "ts"], ("mote.d.ts", include_str!("../../../../shims/node/mote.d.ts"))),
+];
+
 /// Finds a template by its name, its trigger or its language.
 pub fn find(name: &str) -> Option<&'static Template> {
     let is_short = |part: &str| part == name;
@@ -98,6 +104,16 @@ pub fn find(name: &str) -> Option<&'static Template> {
 }
 
 impl Template {
+    /// The file with the types of what a function receives, and its text. It is the same for all
+    /// functions of a language.
+    pub fn types(&self) -> Option<(&'static str, &'static str)> {
+        let has = |endings: &[&str]| {
+            let mut all = self.files.iter().filter_map(|(file, _)| file.rsplit_once('.'));
+            all.any(|(_, ending)| endings.contains(&ending))
+        };
+        TYPES.iter().find(|(endings, _)| has(endings)).map(|(_, types)| *types)
+    }
+
     /// The text of a file for the function `name`. `schema` is the place of the manifest's schema.
     pub fn text(file: &str, name: &str, schema: &str) -> String {
         file.replace("__NAME__", name).replace("__SCHEMA__", schema)

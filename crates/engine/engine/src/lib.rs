@@ -37,7 +37,7 @@ pub use entry::engine::Engine;
 pub use entry::routes::{Route, Serving};
 pub use entry::settings::{Config, Interpreters};
 pub use entry::traces::{EndedCall, Outcome, Recorded, Tracer};
-pub use entry::watch::{Ended, Watch};
+pub use entry::watch::{Ended, Watch, Watching};
 pub use instance::launch::{CODE_DIR, PACKAGES_DIR};
 pub use instance::program::Program;
 pub use mote_pool::Why;

@@ -319,19 +319,19 @@ async fn a_watch_sees_each_call() {
             function: &mote_spec::FunctionSpec,
             revision: u64,
             invocation: &mut mote_core::Invocation,
-        ) -> mote_engine::Ended {
+        ) -> Option<mote_engine::Ended> {
             let method = String::from_utf8_lossy(invocation.head.method()).into_owned();
             let call = format!("{}@{revision} {method}", function.name);
             let seen = self.0.clone();
-            Box::new(move |result| {
+            Some(Box::new(move |result| {
                 let ended = result.map(|reply| reply.status).map_err(|fault| fault.to_string());
                 seen.send((call, ended)).unwrap();
-            })
+            }))
         }
     }
     let bench = Bench::new();
     let (sender, mut seen) = mpsc::unbounded_channel();
-    bench.engine.set_watch(Arc::new(Seen(sender)));
+    let watching = bench.engine.watch(Arc::new(Seen(sender)));
     bench.script(echo);
     let revision = bench.publish(|_| ());
     let route = bench.engine.route("f", || None).unwrap();
@@ -348,4 +348,9 @@ async fn a_watch_sees_each_call() {
     let late = bench.engine.invoke(&route, bench.invocation("GET", Body::Empty, 60_000));
     let fault = patient(late).await.unwrap_err().to_string();
     assert_eq!(seen.recv().await.unwrap(), ("f@1 GET".to_owned(), Err(fault)));
+    // After the end of the watch, calls are shown to nobody.
+    drop(watching);
+    let unseen = bench.engine.invoke(&route, bench.invocation("GET", Body::Empty, 60_000));
+    let _ = patient(unseen).await;
+    assert!(seen.recv().await.is_none());
 }

@@ -129,7 +129,8 @@ impl Folder {
             .iter()
             .map(String::as_str)
             .filter(|name| endings.iter().any(|ending| name.ends_with(ending)))
-            .filter(|name| !name.starts_with('.'))
+            // A file with types has no code.
+            .filter(|name| !name.starts_with('.') && !name.ends_with(".d.ts"))
             .collect()
     }
 

@@ -4,34 +4,37 @@
 //! The guest deploys through the management socket, as every other client does.
 
 use std::fs::{File, Permissions};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io::{self, BufRead as _};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Instant;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::body::Body;
 use mote_core::invocation::{Head, headers};
 use mote_core::{Fault, Invocation, InvocationId, Invoker as _, Reply, Trigger};
-use mote_engine::{Ended, Watch};
+use mote_engine::{Ended, Watch, Watching};
 use mote_process::clock;
 use mote_spec::{FunctionName, FunctionSpec};
-use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::unix::pipe::Receiver;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::Node;
+use crate::kept::{Budget, Kept};
 
 /// How many calls may wait until the guest has shown them. Further ones are not shown.
 const CALLS_WAITING_MAX: usize = 64;
-/// A call with a longer body cannot be repeated.
-const BODY_BYTES_MAX: usize = 1 << 20;
+/// The bodies that are kept at once.
+const KEPT_BYTES_MAX: usize = 256 << 20;
 /// The longest part of an answer that the guest receives when it repeats a call.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// The longest output of a program that is shown. A program that writes more waits for nobody, and is
@@ -39,6 +42,8 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 /// Ports that are tried for a debugger, from the usual one of its language.
 const PORTS_TRIED: u16 = 64;
+/// How often the folder is made if another node removes it.
+const FOLDER_TRIES: u32 = 10;
 
 /// What runs next to the node, on a thread of its own. The node stops when it returns.
 pub struct Guest {
@@ -53,10 +58,48 @@ pub struct Guest {
 
 impl Guest {
     /// Makes the folder, which only its owner can list, and which sandboxes enter as other users.
-    pub(crate) fn make_folder(&self) -> anyhow::Result<()> {
-        let made = std::fs::create_dir(&self.folder)
-            .and_then(|()| std::fs::set_permissions(&self.folder, Permissions::from_mode(0o711)));
+    /// Returns its lock. A later node removes a folder that nobody has locked.
+    pub(crate) fn make_folder(&self) -> anyhow::Result<File> {
+        let mut made = self.try_to_make_folder();
+        for _ in 1..FOLDER_TRIES {
+            match &made {
+                // Another node has removed the folder before it was locked.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    made = self.try_to_make_folder();
+                }
+                _ => break,
+            }
+        }
         made.with_context(|| format!("cannot make the folder {}", self.folder.display()))
+    }
+
+    fn try_to_make_folder(&self) -> io::Result<File> {
+        std::fs::create_dir(&self.folder)?;
+        std::fs::set_permissions(&self.folder, Permissions::from_mode(0o711))?;
+        let folder = File::open(&self.folder)?;
+        flock(&folder, FlockOperation::LockExclusive)?;
+        if folder.metadata()?.nlink() == 0 {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(folder)
+    }
+}
+
+/// The signal that a terminal sends when it is closed. `None` if the process was started to go on
+/// without its terminal, as by nohup(1).
+pub fn hangup() -> Option<Signal> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    let ignored = u64::from_str_radix(ignored.trim(), 16).ok()?;
+    let kind = SignalKind::hangup();
+    (ignored >> (kind.as_raw_value() - 1) & 1 == 0).then(|| signal(kind).ok()).flatten()
+}
+
+/// Waits for a signal; for ever without one.
+pub async fn received(signal: Option<&mut Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }
 
@@ -71,6 +114,7 @@ pub struct DevNode {
     pub notes: Vec<(String, String)>,
     /// The calls of functions, in the order in which their answers began.
     pub calls: mpsc::Receiver<Call>,
+    _watching: Watching,
     node: Arc<Node>,
 }
 
@@ -96,12 +140,20 @@ pub struct Call {
     answer: Option<(u16, String, Kept)>,
 }
 
-/// The answer to a repeated call.
+/// The answer to a call, or its failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
     pub content_type: String,
     pub body: Bytes,
+    /// Why the call failed, if it did. The body is empty then.
+    pub fault: Option<String>,
+}
+
+impl Answer {
+    fn failed(status: u16, fault: String) -> Self {
+        Self { status, content_type: String::new(), body: Bytes::new(), fault: Some(fault) }
+    }
 }
 
 /// What is needed to repeat a call.
@@ -111,98 +163,26 @@ struct Again {
     body: Kept,
 }
 
-/// The body of a call. The body of a stream is kept while the function reads it.
-#[derive(Debug)]
-enum Kept {
-    Whole(Bytes),
-    Read(Arc<Mutex<Reading>>),
-}
-
-#[derive(Debug, Default)]
-struct Reading {
-    bytes: Vec<u8>,
-    is_complete: bool,
-    is_too_long: bool,
-}
-
-/// Passes a stream on, and keeps what passes.
-struct Tee {
-    source: Box<dyn BodySource>,
-    kept: Arc<Mutex<Reading>>,
-}
-
-impl BodySource for Tee {
-    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-        let polled = self.source.poll_chunk(cx);
-        let mut kept = self.kept.lock();
-        match &polled {
-            Poll::Ready(None) => kept.is_complete = true,
-            Poll::Ready(Some(Ok(chunk))) if kept.bytes.len() + chunk.len() <= BODY_BYTES_MAX => {
-                kept.bytes.extend_from_slice(chunk);
-            }
-            Poll::Ready(Some(_)) => kept.is_too_long = true,
-            Poll::Pending => {}
-        }
-        polled
-    }
-
-    fn take_trailers(&mut self) -> Bytes {
-        self.source.take_trailers()
-    }
-
-    fn held_bytes(&self) -> usize {
-        self.source.held_bytes()
-    }
-}
-
-impl Kept {
-    /// Keeps a body without changing what the function receives.
-    fn of(body: &mut Body) -> Self {
-        match std::mem::take(body) {
-            Body::Stream { source, length } => {
-                let kept = Arc::<Mutex<Reading>>::default();
-                let source = Box::new(Tee { source, kept: kept.clone() });
-                *body = Body::Stream { source, length };
-                Self::Read(kept)
-            }
-            whole => {
-                let bytes = match &whole {
-                    Body::Whole(bytes) => bytes.clone(),
-                    _ => Bytes::new(),
-                };
-                *body = whole;
-                Self::Whole(bytes)
-            }
-        }
-    }
-
-    fn bytes(&self) -> Result<Bytes, &'static str> {
-        match self {
-            Self::Whole(bytes) => Ok(bytes.clone()),
-            Self::Read(kept) => {
-                let kept = kept.lock();
-                match (kept.is_too_long, kept.is_complete) {
-                    (true, _) => Err("its body is longer than 1 MiB"),
-                    (false, false) => Err("its body did not arrive to its end"),
-                    (false, true) => Ok(kept.bytes.clone().into()),
-                }
-            }
-        }
-    }
-}
-
 /// Sends each call to the guest.
-struct Watcher(mpsc::Sender<Call>);
+struct Watcher {
+    calls: mpsc::Sender<Call>,
+    budget: Arc<Budget>,
+}
 
 impl Watch for Watcher {
-    fn begin(&self, function: &FunctionSpec, revision: u64, invocation: &mut Invocation) -> Ended {
+    fn begin(
+        &self,
+        function: &FunctionSpec,
+        revision: u64,
+        invocation: &mut Invocation,
+    ) -> Option<Ended> {
         let began = Instant::now();
-        let calls = self.0.clone();
+        let (calls, budget) = (self.calls.clone(), self.budget.clone());
         let head = invocation.head.clone();
-        let body = Kept::of(&mut invocation.body);
+        let body = Kept::of(&mut invocation.body, &budget, None);
         let (id, trigger) = (invocation.id, invocation.trigger);
         let function = function.name.clone();
-        Box::new(move |result| {
+        Some(Box::new(move |result| {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let mut path = text(head.path());
             if !head.query().is_empty() {
@@ -212,7 +192,8 @@ impl Watch for Watcher {
             let took_ms = began.elapsed().as_secs_f64() * 1e3;
             let (status, fault, is_cold, answer) = match result {
                 Ok(reply) => {
-                    let answer = (reply.status, kind_of(&reply.headers), Kept::of(&mut reply.body));
+                    let kept = Kept::of(&mut reply.body, &budget, None);
+                    let answer = (reply.status, kind_of(&reply.headers), kept);
                     (reply.status, None, reply.phases.init_ns > 0, Some(answer))
                 }
                 Err(fault) => (fault.http_for(None), Some(fault.to_string()), false, None),
@@ -233,7 +214,7 @@ impl Watch for Watcher {
             };
             // A guest that shows too slowly misses calls.
             let _ = calls.try_send(call);
-        })
+        }))
     }
 }
 
@@ -244,10 +225,14 @@ fn kind_of(block: &[u8]) -> String {
 }
 
 impl Call {
-    /// The answer, if it was short enough and has ended.
+    /// The answer, if it was short enough and has ended, or the failure.
     pub fn answer(&self) -> Option<Answer> {
+        if let Some(fault) = &self.fault {
+            return Some(Answer::failed(self.status, fault.clone()));
+        }
         let (status, kind, body) = self.answer.as_ref()?;
-        Some(Answer { status: *status, content_type: kind.clone(), body: body.bytes().ok()? })
+        let (content_type, body) = (kind.clone(), body.bytes().ok()?);
+        Some(Answer { status: *status, content_type, body, fault: None })
     }
 }
 
@@ -255,7 +240,8 @@ impl DevNode {
     /// Lets a guest see the calls of a node. Must be called before the node serves.
     pub(crate) fn new(node: &Arc<Node>) -> Self {
         let (sender, calls) = mpsc::channel(CALLS_WAITING_MAX);
-        node.data_path.engine.set_watch(Arc::new(Watcher(sender)));
+        let watcher = Watcher { calls: sender, budget: Budget::of(KEPT_BYTES_MAX) };
+        let watching = node.data_path.engine.watch(Arc::new(watcher));
         let listeners = node.mqtt.own_broker.iter().flat_map(|broker| broker.listeners());
         Self {
             socket: node.config.socket.clone(),
@@ -264,12 +250,13 @@ impl DevNode {
             mqtt: listeners.collect(),
             notes: node.status().notes.into_iter().collect(),
             calls,
+            _watching: watching,
             node: node.clone(),
         }
     }
 
     /// Repeats a call with the function's present revision. The guest does not see it among the
-    /// calls.
+    /// calls. Fails if the call cannot be repeated.
     pub async fn repeat(&self, call: &Call) -> Result<Answer, String> {
         let engine = self.node.data_path.engine.clone();
         let name = call.function.to_string();
@@ -290,13 +277,18 @@ impl DevNode {
             let Reply { status, headers: block, body, .. } = reply;
             let body =
                 body.collect(ANSWER_BYTES_MAX).await.map_err(|error| Fault::of_body(&error))?;
-            Ok::<_, Fault>(Answer { status, content_type: kind_of(&block), body })
+            let content_type = kind_of(&block);
+            Ok::<_, Fault>(Answer { status, content_type, body, fault: None })
         });
-        match running.await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(fault)) => Err(fault.to_string()),
-            Err(error) => Err(error.to_string()),
-        }
+        let answer = running.await.map_err(|error| error.to_string())?;
+        Ok(answer.unwrap_or_else(|fault| Answer::failed(fault.http_for(None), fault.to_string())))
+    }
+
+    /// The position of the last line in a function's log; 0 if there is none.
+    pub fn last_line(&self, function: &str) -> u64 {
+        let revision = self.node.data_path.engine.get(function);
+        let last = revision.and_then(|revision| revision.log.tail(1).pop());
+        last.map_or(0, |line| line.sequence)
     }
 
     /// Runs a program in the sandbox of a function, and passes its lines to `show`. Returns the exit
@@ -326,14 +318,22 @@ impl DevNode {
         }
     }
 
-    /// Lets debuggers reach a function at a loopback port, the first free one from `port` on.
-    pub async fn debug(&self, function: &str, port: u16) -> std::io::Result<SocketAddr> {
+    /// Lets debuggers of this user and of root reach a function at a loopback port, the first free
+    /// one from `port` on. Calls `refused` with the user id of each other one, or with `None` if it is
+    /// not known.
+    pub async fn debug(
+        &self,
+        function: &str,
+        port: u16,
+        refused: impl Fn(Option<u32>) + Send + 'static,
+    ) -> std::io::Result<SocketAddr> {
         let mut last = None;
         for port in port..port.saturating_add(PORTS_TRIED) {
             match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
                 Ok(listener) => {
                     let address = listener.local_addr()?;
-                    tokio::spawn(serve_debuggers(listener, self.node.clone(), function.to_owned()));
+                    let node = self.node.clone();
+                    tokio::spawn(serve_debuggers(listener, node, function.to_owned(), refused));
                     return Ok(address);
                 }
                 Err(error) => last = Some(error),
@@ -348,8 +348,20 @@ fn null() -> Result<File, String> {
 }
 
 /// Connects each debugger with the function's newest instance.
-async fn serve_debuggers(listener: TcpListener, node: Arc<Node>, function: String) {
+async fn serve_debuggers(
+    listener: TcpListener,
+    node: Arc<Node>,
+    function: String,
+    refused: impl Fn(Option<u32>),
+) {
+    let own = geteuid().as_raw();
     while let Ok((mut outside, _)) = listener.accept().await {
+        // Every user of the machine can connect to a loopback port, and debuggers evaluate code.
+        let user = owner(&outside);
+        if user.is_none_or(|user| user != own && user != 0) {
+            refused(user);
+            continue;
+        }
         let (node, function) = (node.clone(), function.clone());
         tokio::spawn(async move {
             if let Err(error) = carry(&mut outside, &node, &function).await {
@@ -357,6 +369,38 @@ async fn serve_debuggers(listener: TcpListener, node: Arc<Node>, function: Strin
             }
         });
     }
+}
+
+/// The user that holds the other end of a loopback connection; `None` if the kernel names none.
+fn owner(connection: &TcpStream) -> Option<u32> {
+    let (Ok(SocketAddr::V4(peer)), Ok(SocketAddr::V4(own))) =
+        (connection.peer_addr(), connection.local_addr())
+    else {
+        return None;
+    };
+    ["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter().find_map(|table| {
+        let lines = io::BufReader::new(File::open(table).ok()?).lines();
+        lines.map_while(Result::ok).find_map(|line| owner_in(&line, peer, own))
+    })
+}
+
+/// The user of a connection, if this line of the kernel's table (proc(5), `/proc/net/tcp`) is about it.
+fn owner_in(line: &str, from: SocketAddrV4, to: SocketAddrV4) -> Option<u32> {
+    const ESTABLISHED: &str = "01";
+    let mut words = line.split_ascii_whitespace().skip(1);
+    let is = |word: &str, address: SocketAddrV4| {
+        let (ip, port) = (u32::from_ne_bytes(address.ip().octets()), address.port());
+        let mapped = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
+        word == format!("{ip:08X}:{port:04X}")
+            || word == format!("{:016X}{mapped:08X}{ip:08X}:{port:04X}", 0)
+    };
+    if !is(words.next()?, from) || !is(words.next()?, to) || words.next()? != ESTABLISHED {
+        return None;
+    }
+    let user = words.nth(3)?.parse().ok()?;
+    // A socket that its process has closed belongs to nobody. The kernel shows root as its user.
+    let inode = words.nth(1)?;
+    (inode != "0").then_some(user)
 }
 
 async fn carry(outside: &mut TcpStream, node: &Node, function: &str) -> std::io::Result<()> {
@@ -369,30 +413,35 @@ async fn carry(outside: &mut TcpStream, node: &Node, function: &str) -> std::io:
 mod tests {
     use super::*;
 
-    /// A body in pieces of one kibibyte.
-    struct Pieces(usize);
-
-    impl BodySource for Pieces {
-        fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-            let Some(left) = self.0.checked_sub(1) else { return Poll::Ready(None) };
-            self.0 = left;
-            Poll::Ready(Some(Ok(Bytes::from_static(&[b'x'; 1 << 10]))))
+    #[tokio::test]
+    async fn the_owner_of_a_connection_is_known() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mapped: SocketAddr = format!("[::ffff:127.0.0.1]:{}", address.port()).parse().unwrap();
+        for address in [address, mapped] {
+            let own = TcpStream::connect(address).await.unwrap();
+            let (outside, _) = listener.accept().await.unwrap();
+            assert_eq!(owner(&outside), Some(geteuid().as_raw()));
+            // Nobody holds the other end any more.
+            drop(own);
+            assert_eq!(owner(&outside), None);
         }
     }
 
-    #[tokio::test]
-    async fn a_body_is_kept_while_it_is_read() {
-        let mut whole = Body::whole("text");
-        let kept = Kept::of(&mut whole);
-        assert_eq!(whole.collect(10).await.unwrap(), "text");
-        assert_eq!(kept.bytes().unwrap(), "text");
-        for (pieces, expected) in [(3, Ok(3 << 10)), (2_000, Err("its body is longer than 1 MiB"))]
-        {
-            let mut body = Body::Stream { source: Box::new(Pieces(pieces)), length: None };
-            let kept = Kept::of(&mut body);
-            assert_eq!(kept.bytes().unwrap_err(), "its body did not arrive to its end");
-            assert_eq!(body.collect(1 << 30).await.unwrap().len(), pieces << 10);
-            assert_eq!(kept.bytes().map(|bytes| bytes.len()), expected);
-        }
+    #[test]
+    fn only_a_held_connection_has_an_owner() {
+        let at = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        let line = |state: &str, inode: &str| {
+            let ip = format!("{:08X}", u32::from_ne_bytes([127, 0, 0, 1]));
+            format!(
+                " 1: {ip}:D431 {ip}:240D {state} 00000000:00000000 00:00000000 00000000  1000        \
+                 0 {inode} 1 0"
+            )
+        };
+        let owner = |line: &str| owner_in(line, at(0xd431), at(0x240d));
+        assert_eq!(owner(&line("01", "77")), Some(1000));
+        assert_eq!(owner(&line("01", "0")), None);
+        assert_eq!(owner(&line("06", "77")), None);
+        assert_eq!(owner_in(&line("01", "77"), at(1), at(0x240d)), None);
     }
 }

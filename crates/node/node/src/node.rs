@@ -13,6 +13,7 @@ use crate::keys::Callers;
 use crate::mqtt::Mqtt;
 use crate::operators::Tenants;
 use crate::ports::reachable;
+use crate::recorder::Recordings;
 use crate::run::data_path::DataPath;
 use crate::run::open::Opened;
 use crate::turns::Deploys;
@@ -50,6 +51,7 @@ pub(crate) struct Node {
     pub(crate) openwhisk: Option<mote_platforms::openwhisk::Manifests>,
     /// The listener of the management API that is opened for browsers.
     pub(crate) on_demand: OnDemand,
+    pub(crate) recordings: Recordings,
     pub(crate) ids: Ids,
     pub(crate) started: Instant,
     pub(crate) ready: AtomicBool,

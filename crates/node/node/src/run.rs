@@ -38,7 +38,7 @@ use tokio::sync::oneshot;
 
 use super::Node;
 use crate::config::Config;
-use crate::develop::{DevNode, Guest};
+use crate::develop::{DevNode, Guest, hangup, received};
 use announcement::{announce, serving_text};
 use data_path::DataPath;
 use listen::Listening;
@@ -114,11 +114,12 @@ async fn serve(
     runtime: &Handle,
 ) -> Result<ExitCode> {
     // Signal handlers are installed first, so that Ctrl-C also stops a slow start.
-    let mut signals = Signals::install()?;
-    if let Purpose::Develop(guest) = &purpose {
-        guest.make_folder()?;
-    }
     let develops = matches!(purpose, Purpose::Develop(_));
+    let mut signals = Signals::install(develops)?;
+    let _folder = match &purpose {
+        Purpose::Develop(guest) => Some(guest.make_folder()?),
+        Purpose::Serve(_) => None,
+    };
     // The start of a developer's node is awaited, because only then can its folder be removed.
     let start_can_end = (!develops).then(|| runtime.spawn(end_of_start()));
     let (opened, secrets, compiling) = open::open(&config, zygote, runtime).await?;
@@ -236,6 +237,7 @@ fn node(
         outgoing,
         deploys: Default::default(),
         on_demand: Default::default(),
+        recordings: Default::default(),
         ids: Default::default(),
         started,
         ready: false.into(),
@@ -246,11 +248,14 @@ fn node(
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// Only for a developer's node, which ends with its terminal.
+    hangup: Option<Signal>,
 }
 
 impl Signals {
-    fn install() -> Result<Self> {
+    fn install(develops: bool) -> Result<Self> {
         Ok(Self {
+            hangup: develops.then(hangup).flatten(),
             interrupt: signal(SignalKind::interrupt()).context("signal handler")?,
             terminate: signal(SignalKind::terminate()).context("signal handler")?,
         })
@@ -260,6 +265,7 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            () = received(self.hangup.as_mut()) => {}
         }
     }
 }

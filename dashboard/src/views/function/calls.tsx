@@ -66,7 +66,7 @@ function Traces({ name }: { name: string }) {
               <a href={to(["call", one.invocation ?? one.trace], { function: name, trace: one.trace })}>
                 <code>{(one.invocation ?? one.trace).slice(-8)}</code>
               </a>
-              <span class="under">{one.name ? clean(one.name) : one.outcome === "ok" ? "kept because it was slow" : "kept because it failed"}</span>
+              <span class="under">{clean(one.name)}</span>
             </th>
             <td><When at={one.started_at} /></td>
             <td>{one.trigger ?? "–"}</td>

@@ -173,6 +173,8 @@ pub(super) enum Verb {
     Traffic(Traffic),
     /// Show the logs of functions
     Logs(Logs),
+    Record(Record),
+    Replay(Replay),
     /// Start or stop instances now, or set their bounds
     Scale(Scale),
     /// Watch functions and their instances
@@ -295,6 +297,38 @@ pub(super) enum Via {
     Admin,
     Http,
     Coap,
+}
+
+/// Keep real calls of a function in a file
+///
+/// Writes each call and its answer as a line of JSON. Values of header fields that may be secrets, such
+/// as authorization and cookie, are left out. Paths and bodies are kept as they are. The recording ends
+/// with this command.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Record {
+    /// Name of the function
+    pub(super) name: String,
+    /// The new file [default: NAME.jsonl]
+    pub(super) file: Option<PathBuf>,
+    /// End after so many calls
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(super) count: u64,
+    /// End after this time
+    #[arg(long = "for", value_name = "DURATION", default_value = "10m")]
+    pub(super) time: String,
+}
+
+/// Send recorded calls again, and compare the answers
+///
+/// Sends the calls of a file one after the other, through the node and without the access checks of the
+/// function, or to a URL. Compares status, content type and body. JSON is compared by its value. The
+/// exit code is 1 if an answer differs.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Replay {
+    /// A file of mote record
+    pub(super) file: PathBuf,
+    /// NAME or NAME@TAG of a function, or http://HOST:PORT/PATH [default: the function in the file]
+    pub(super) target: Option<String>,
 }
 
 /// Measure how fast a function or a URL answers

@@ -19,6 +19,7 @@ use super::args::Deploy;
 use super::failure::Failure;
 use super::invoke;
 use super::output::{Output, harmless};
+use super::syntax;
 
 /// The error code that a node returns if its OpenWhisk API is off.
 const OPENWHISK_OFF: &str = "M0416";
@@ -62,7 +63,8 @@ pub(super) fn read<'a>(
             check_machine: is_local,
             filter: args.filter.as_deref(),
         };
-        let mut project = mote_project::read(path, options)?;
+        let mut project = mote_project::read(path, options)
+            .map_err(|mistakes| syntax::named(mistakes.into(), path))?;
         for planned in &mut project.functions {
             mote_project::allow(planned, &allowed);
             if let Some(mode) = args.access {

@@ -14,6 +14,7 @@ use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, IsTerminal as _, Read as _};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -21,7 +22,9 @@ use mote_api::exit;
 use mote_node::develop::Guest;
 use mote_node::settings::{Given, Loaded};
 use mote_project::Options;
-use rustix::fs::{FlockOperation, flock};
+use mote_store::seal::KeySource;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::process::geteuid;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::sync::mpsc;
 
@@ -133,14 +136,35 @@ pub(super) fn test(args: &Test, output: &Output) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
+/// The beginning of the name of each node's folder.
+const FOLDER: &str = "mote-dev-";
+
 /// The folder of the node. Dropping this removes it.
 struct Folder(PathBuf);
 
 impl Folder {
-    /// Chooses a name that nobody can guess. The node makes the folder.
+    /// Chooses a name that nobody can guess. The node makes the folder. Also removes the folders of
+    /// nodes that were killed.
     fn choose() -> Self {
+        remove_abandoned(&std::env::temp_dir());
         let random = RandomState::new().hash_one(std::process::id());
-        Self(std::env::temp_dir().join(format!("mote-dev-{random:016x}")))
+        Self(std::env::temp_dir().join(format!("{FOLDER}{random:016x}")))
+    }
+}
+
+/// Removes the folders of nodes of the same user that run no more. A node holds a lock on its folder.
+fn remove_abandoned(above: &Path) {
+    let Ok(entries) = std::fs::read_dir(above) else { return };
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(FOLDER) {
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(folder) = open(entry.path(), flags, Mode::empty()).map(File::from) else { continue };
+        let is_own = folder.metadata().is_ok_and(|meta| meta.uid() == geteuid().as_raw());
+        if is_own && flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -183,7 +207,10 @@ fn config(folder: &Path, http: Option<&str>, broker: bool) -> Result<mote_node::
         let base = UID_BASE + std::process::id() % NODES * UIDS;
         given.flags.push(("uid_base", base.to_string()));
     }
-    Ok(Loaded::load(&given)?.config)
+    let mut config = Loaded::load(&given)?.config;
+    // What a killed session leaves on the disk cannot be read, and its secrets are of no further use.
+    config.secrets_key = vec![KeySource::Memory];
+    Ok(config)
 }
 
 /// Whether a function of the projects uses MQTT without naming a broker. Mistakes in a project are

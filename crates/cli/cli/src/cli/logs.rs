@@ -1,5 +1,7 @@
 //! `mote logs`.
 
+use std::time::{Duration, Instant};
+
 use mote_api::client::{Client, LogQuery};
 use mote_api::types::{LogLine, LogStream};
 use mote_api::{ClientError, Timestamp};
@@ -13,6 +15,9 @@ use super::output::{Output, escaped, harmless, yaml};
 /// The most lines that wait to be printed. When so many are waiting, no more are read from the nodes,
 /// so a slow terminal slows the streams down.
 const WAITING_LINES_MAX: usize = 256;
+/// How long a node that has ended a connection may answer others, and how often it is asked.
+const STOP_MAX: Duration = Duration::from_secs(2);
+const ASK_EVERY: Duration = Duration::from_millis(50);
 
 pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result<(), Failure> {
     if let Some(since) = &args.since
@@ -67,9 +72,30 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
     }
     drop(sender);
     while let Some(line) = receiver.recv().await {
-        print(&line?, output)?;
+        match line {
+            Ok(line) => print(&line, output)?,
+            Err(error) => {
+                if !has_stopped(client).await {
+                    return Err(error.into());
+                }
+                output.say("the node has stopped; the log ends here");
+                return Ok(());
+            }
+        }
     }
     Ok(())
+}
+
+/// Whether the node that has ended a connection has stopped. It may still be stopping.
+async fn has_stopped(client: &Client) -> bool {
+    let end = Instant::now() + STOP_MAX;
+    while client.functions().await.is_ok() {
+        if Instant::now() >= end {
+            return false;
+        }
+        tokio::time::sleep(ASK_EVERY).await;
+    }
+    true
 }
 
 fn print(line: &LogLine, output: &Output) -> Result<(), Failure> {

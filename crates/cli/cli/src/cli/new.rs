@@ -39,12 +39,27 @@ pub(super) fn run(args: &New, output: &Output) -> Result<(), Failure> {
             "choose another name, or remove what you do not need; nothing was written",
         ));
     }
+    let others = of_other_languages(&folder, template);
+    if !others.is_empty() {
+        let shown = others.join(", ");
+        let text = format!("{}: code in another language is there: {shown}", folder.display());
+        return Err(Failure::new("M0105", text).with_hint(
+            "a function has one language: choose another folder, or a template for this one; \
+             nothing was written",
+        ));
+    }
     let schema = schema();
     for (file, text) in template.files {
         write(&folder.join(file), &Template::text(text, name.as_str(), &schema))?;
     }
+    let mut files: Vec<&str> = template.files.iter().map(|(file, _)| *file).collect();
+    if let Some((file, text)) = template.types()
+        && folder.join(file).symlink_metadata().is_err()
+    {
+        write(&folder.join(file), text)?;
+        files.push(file);
+    }
     let shown = folder.display().to_string();
-    let files: Vec<&str> = template.files.iter().map(|(file, _)| *file).collect();
     let value = serde_json::json!({
         "function": name.as_str(),
         "folder": shown,
@@ -72,6 +87,31 @@ fn list(output: &Output) -> Result<(), Failure> {
         let row = |template: &Template| vec![template.name.to_owned(), template.about.to_owned()];
         table(&["TEMPLATE", "WHAT IT DOES"], &TEMPLATES.iter().map(row).collect::<Vec<_>>())
     })
+}
+
+/// The endings of files with code. Those of one language are together. Shell scripts are not here,
+/// because they stand next to code in every language.
+const LANGUAGES: [&[&str]; 3] = [&["py"], &["js", "mjs", "cjs", "ts", "mts", "cts"], &["go"]];
+
+/// The language of a file at the top of a folder.
+fn language(file: &str) -> Option<usize> {
+    let (stem, ending) = file.rsplit_once('.')?;
+    let is_shown = !stem.is_empty() && !stem.contains('/') && !file.ends_with(".d.ts");
+    LANGUAGES.iter().position(|endings| is_shown && endings.contains(&ending))
+}
+
+/// The files at the top of a folder whose language is not that of the template. At most three.
+fn of_other_languages(folder: &Path, template: &Template) -> Vec<String> {
+    let own: Vec<usize> = template.files.iter().filter_map(|(file, _)| language(file)).collect();
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut others: Vec<String> = names
+        .filter(|name| language(name).is_some_and(|language| !own.contains(&language)))
+        .collect();
+    others.sort_unstable();
+    others.truncate(3);
+    others
 }
 
 fn is_or_are(files: &[&str]) -> String {

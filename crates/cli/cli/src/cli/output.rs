@@ -110,6 +110,13 @@ impl Output {
         self.talk(&harmless(text));
     }
 
+    /// Prints a line of a result while its command runs. Formats for programs have it in the result.
+    pub(super) fn shown(&self, line: &str) {
+        if self.format == Format::Table {
+            let _ = writeln!(io::stdout(), "{line}");
+        }
+    }
+
     /// Prints a line that may contain `mote`'s own colours.
     fn talk(&self, text: &str) {
         if !self.quiet {

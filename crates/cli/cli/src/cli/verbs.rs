@@ -13,7 +13,7 @@ use super::output::Output;
 use super::{
     bench, completion, config_verb, dashboard, deploy, dev, ended, explain, export, fleet,
     functions, import, invocations, invoke, key, kv, login, logs, mqtt, namespace, new, node,
-    nodes, operators, program, rollout, scale, schedules, secret, simulate, top,
+    nodes, operators, program, record, rollout, scale, schedules, secret, simulate, top,
 };
 
 /// Runs the command line of this process.
@@ -72,6 +72,10 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
         all => return runtime()?.block_on(fleet::run(all, &verb, global, output)),
     };
     let client = one.client.clone();
+    if let Verb::Record(args) = &verb {
+        // Ctrl-C is the usual end, and not an interruption.
+        return runtime()?.block_on(record::record(&client, args, output));
+    }
     attended(async {
         match verb {
             Verb::Deploy(args) => deploy::run(&client, &args, output).await,
@@ -85,6 +89,7 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
             }
             Verb::Traffic(args) => rollout::traffic(&client, &args, output).await,
             Verb::Logs(args) => logs::run(&client, &args, output).await,
+            Verb::Replay(args) => record::replay(&client, &args, output).await,
             Verb::Scale(args) => scale::run(&client, &args, output).await,
             Verb::Top(args) => top::run(&client, args, output).await,
             Verb::Remove(args) => functions::remove(&client, &args, output).await,
@@ -103,6 +108,7 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
             Verb::Dashboard => dashboard::run(&client, output).await,
             Verb::Doctor => node::doctor(&client, global, output).await,
             Verb::Nodes
+            | Verb::Record(_)
             | Verb::Login(_)
             | Verb::Logout(_)
             | Verb::Up(_)

@@ -1,3 +1,7 @@
+/**
+ * @param {import('./mote.d.ts').Event} event
+ * @param {import('./mote.d.ts').Context} ctx
+ */
 export async function handle(event, ctx) {
   if (event.method === 'PUT' || event.method === 'POST') {
     await ctx.kv.put('celsius', event.text());

@@ -1,3 +1,4 @@
+/** @type {import('./mote.d.ts').Fetcher} */
 export default {
   fetch(request) {
     const name = new URL(request.url).searchParams.get('name') ?? 'world';

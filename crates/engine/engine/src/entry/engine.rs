@@ -31,7 +31,7 @@ use crate::entry::placed::{self, Placed};
 use crate::entry::routes::{Route, Routes, Serving};
 use crate::entry::settings::Config;
 use crate::entry::traces::{MethodAndPath, Outcome, Traced};
-use crate::entry::watch::Watch;
+use crate::entry::watch::{Watch, Watching};
 use crate::instance::launch;
 use crate::instance::prewarm::{Prewarm, PrewarmedPrograms};
 use crate::instance::program::{self, Program};
@@ -101,7 +101,7 @@ impl Engine {
             own_apis: OnceLock::new(),
             services: OnceLock::new(),
             elsewhere: OnceLock::new(),
-            watch: OnceLock::new(),
+            watches: Arc::default(),
             free_bytes: AtomicU64::new(budget.memory_bytes),
             instances,
             meters: Mutex::default(),
@@ -243,10 +243,9 @@ impl Engine {
         let _ = self.shared.elsewhere.set(elsewhere);
     }
 
-    /// Shows each invocation to `watch`. Call this once, before any function runs; later calls
-    /// change nothing.
-    pub fn set_watch(&self, watch: Arc<dyn Watch>) {
-        let _ = self.shared.watch.set(watch);
+    /// Shows each invocation that begins from now on to `watch`, until the result is dropped.
+    pub fn watch(&self, watch: Arc<dyn Watch>) -> Watching {
+        self.shared.watches.add(watch)
     }
 
     /// Starts a program in the sandbox of the function's live revision.
@@ -447,30 +446,28 @@ impl Invoker for Engine {
 
     async fn invoke(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
         // Boxed to keep the futures of all other nodes small.
-        match self.shared.watch.get() {
-            Some(watch) => Box::pin(self.watched(watch, route, invocation)).await,
-            None if self.shared.config.tracer.is_some() => {
-                Box::pin(self.run(route, invocation)).await
-            }
+        if self.shared.watches.has_some() {
+            return Box::pin(self.watched(route, invocation)).await;
+        }
+        match &self.shared.config.tracer {
+            Some(_) => Box::pin(self.run(route, invocation)).await,
             None => self.answer(route, invocation).await.map_err(|failure| failure.fault),
         }
     }
 }
 
 impl Engine {
-    async fn watched(
-        &self,
-        watch: &Arc<dyn Watch>,
-        route: &Route,
-        mut invocation: Invocation,
-    ) -> Result<Reply, Fault> {
-        let ended = watch.begin(&route.revision.spec, route.revision.number, &mut invocation);
+    async fn watched(&self, route: &Route, mut invocation: Invocation) -> Result<Reply, Fault> {
+        let revision = &route.revision;
+        let ended = self.shared.watches.begin(&revision.spec, revision.number, &mut invocation);
         let mut result = self.run(route, invocation).await;
-        ended(result.as_mut().map_err(|fault| &*fault));
+        for ended in ended {
+            ended(result.as_mut().map_err(|fault| &*fault));
+        }
         result
     }
 
-    /// Runs an invocation that is not shown to the watch ([`Engine::set_watch`]).
+    /// Runs an invocation that is shown to nobody ([`Engine::watch`]).
     pub async fn run(&self, route: &Route, mut invocation: Invocation) -> Result<Reply, Fault> {
         let Some(tracer) = self.shared.config.tracer.as_deref() else {
             return self.answer(route, invocation).await.map_err(|failure| failure.fault);

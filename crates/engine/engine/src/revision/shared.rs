@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::entry::settings::Config;
-use crate::entry::watch::Watch;
+use crate::entry::watch::Watches;
 use crate::instance::prewarm::Prewarm;
 use crate::ledger::Ledger;
 use crate::thread::busy_poll::BusyPoll;
@@ -43,8 +43,8 @@ pub(crate) struct Shared {
     pub(crate) services: OnceLock<Arc<dyn Services>>,
     /// The other cells, if the node has any. Set once, at the start.
     pub(crate) elsewhere: OnceLock<Arc<dyn Elsewhere>>,
-    /// Sees each invocation, if somebody watches. Set once, at the start.
-    pub(crate) watch: OnceLock<Arc<dyn Watch>>,
+    /// Those who see each invocation. Usually nobody does.
+    pub(crate) watches: Arc<Watches>,
     /// The memory for further instances in bytes, as last reported to other cells.
     pub(crate) free_bytes: AtomicU64,
     pub(crate) instances: AtomicU64,

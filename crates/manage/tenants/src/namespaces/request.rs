@@ -55,7 +55,8 @@ fn subject(method: &str, parts: &[&str]) -> Subject {
             [
                 "functions",
                 _,
-                "revisions" | "traffic" | "rollback" | "invoke" | "scale" | "logs" | "durations",
+                "revisions" | "traffic" | "rollback" | "invoke" | "scale" | "logs" | "recording"
+                | "durations",
             ] => Subject::Function(2),
             ["secrets", _] => Subject::Secret(2),
             ["keys", _] | ["keys", _, "rotate"] => Subject::Key(2),

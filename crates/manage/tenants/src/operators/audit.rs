@@ -45,6 +45,13 @@ pub fn reads_only(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS")
 }
 
+/// Whether a request reads what callers send to a function. It needs the right to change the
+/// function, and is recorded.
+pub fn reads_calls(path: &str) -> bool {
+    let function = path.strip_prefix("/v1/functions/").and_then(|rest| rest.split_once('/'));
+    function.is_some_and(|(_, topic)| topic == "recording")
+}
+
 /// Whether a request to the management API, or to an API of another platform, is recorded. A
 /// request that changes the node is recorded. Calls of functions are not, because there may be many
 /// of them.
@@ -52,7 +59,7 @@ pub fn is_act(method: &str, path: &str) -> bool {
     let calls = path.ends_with("/invoke")
         || path.ends_with("/function_invocations")
         || (method == "POST" && (path.contains("/actions/") || path.contains("/triggers/")));
-    !reads_only(method) && !calls
+    (!reads_only(method) && !calls) || reads_calls(path)
 }
 
 /// One request that changes something.
@@ -306,6 +313,8 @@ mod tests {
             ("DELETE", "/v1/kv/hello/entry", true),
             ("GET", "/v1/functions", false),
             ("POST", "/v1/functions/hello/invoke", false),
+            ("GET", "/v1/functions/hello/recording", true),
+            ("GET", "/v1/functions/recording", false),
             ("POST", "/api/function_invocations", false),
             ("POST", "/api/v1/namespaces/_/actions/hello", false),
             ("PUT", "/api/v1/namespaces/_/actions/hello", true),

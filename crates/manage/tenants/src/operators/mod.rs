@@ -16,7 +16,7 @@ mod sessions;
 pub mod tokens;
 
 pub use admission::{Admission, Admitted, Operators, bearer, user_name};
-pub use audit::{Act, Audit, Begun, is_act, reads_only};
+pub use audit::{Act, Audit, Begun, is_act, reads_calls, reads_only};
 pub use credential::{Credential, Maker, TokenKey};
 pub use login::{LogIn, Proof, Session};
 pub use role::Role;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::audit::reads_calls;
+
 /// A role. Each role includes everything that the roles before it may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
@@ -39,7 +41,7 @@ impl Role {
         let topic = topic.unwrap_or_default();
         match reads_only {
             true if topic == "audit" => Role::Operator,
-            true if DATA.contains(&topic) => Role::Deployer,
+            true if DATA.contains(&topic) || reads_calls(path) => Role::Deployer,
             true => Role::Viewer,
             // Everybody may end the own session, and begin another one with the same rights.
             false if topic == "session" => Role::Viewer,
@@ -77,6 +79,7 @@ mod tests {
         for (reads_only, path, role) in [
             (true, "/v1/functions", Role::Viewer),
             (true, "/v1/functions/hello/logs", Role::Viewer),
+            (true, "/v1/functions/hello/recording", Role::Deployer),
             (true, "/v1/keys", Role::Viewer),
             (true, "/metrics", Role::Viewer),
             (true, "/v1/kv", Role::Deployer),

@@ -95,7 +95,7 @@ pub(crate) async fn check(
             Some(key) => {
                 let of_node = node.clone();
                 let is_valid = move || of_node.tenants.operators.is_valid(key);
-                let is_change = begun.is_some();
+                let is_change = begun.is_some() && !reads_only(request.method().as_str());
                 let ran = while_valid(is_valid, is_change, request, |it| run(it, next)).await;
                 ran.unwrap_or_else(|| {
                     Refused(Problem::new(401, "M1401", NOT_VALID)).into_response()

@@ -24,6 +24,7 @@ mod on_demand;
 mod openwhisk;
 mod operators;
 mod pages;
+mod recording;
 mod refused;
 mod rollout;
 mod scale;
@@ -79,6 +80,7 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::DURATIONS, get(watching::durations))
         .route(paths::SCALE, post(scale::scale))
         .route(paths::LOGS, get(logs::read))
+        .route(paths::RECORDING, get(recording::read))
         .route(paths::INVOCATIONS, get(invocations::list))
         .route(paths::INVOCATION, get(invocations::show).delete(invocations::cancel))
         .route(paths::RETRY, post(invocations::retry))

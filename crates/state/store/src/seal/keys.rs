@@ -32,6 +32,8 @@ pub enum KeySource {
     File(PathBuf),
     /// The name of a credential that systemd gives to the service (systemd.exec(5), "Credentials").
     Credential(String),
+    /// A key that is stored nowhere, and that ends with the process.
+    Memory,
 }
 
 impl FromStr for KeySource {
@@ -55,6 +57,7 @@ impl fmt::Display for KeySource {
         match self {
             Self::File(path) => path.display().fmt(f),
             Self::Credential(name) => write!(f, "credential:{name}"),
+            Self::Memory => f.write_str("a key in memory"),
         }
     }
 }
@@ -181,6 +184,7 @@ impl Keys {
 impl Key {
     fn load(source: &KeySource) -> Result<Self, KeyError> {
         let path = match source {
+            KeySource::Memory => return Ok(Self::derive(&*random_bytes::<KEY_BYTES_MIN>())),
             KeySource::File(path) => path.clone(),
             KeySource::Credential(name) => {
                 let folder = std::env::var_os("CREDENTIALS_DIRECTORY")

@@ -1,9 +1,10 @@
 //! Notices changes of the files that a deploy packs.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,11 @@ pub(super) struct Changes {
     rules: Option<Rules>,
     /// The watched folders, as paths below `root`.
     folders: HashMap<i32, String>,
+    /// The watch of the folder above, which tells that `root` is gone. The watch of `root` may not,
+    /// because a folder in which a process stands is kept after its removal.
+    above: Option<i32>,
+    /// Whether `root` was removed or moved away. It is awaited then.
+    is_gone: bool,
 }
 
 impl Changes {
@@ -54,7 +60,11 @@ impl Changes {
         // A mistake in the rules is reported by the deploy. Until it is corrected, every file counts.
         let rules = Rules::of(&root).ok();
         let inotify = Receiver::from_owned_fd_unchecked(inotify)?;
-        let mut all = Self { inotify, root, only, rules, folders: HashMap::new() };
+        let folders = HashMap::new();
+        let flags = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
+        let above = root.parent();
+        let above = above.and_then(|above| inotify::add_watch(&inotify, above, flags).ok());
+        let mut all = Self { inotify, root, only, rules, folders, above, is_gone: false };
         all.add("")?;
         Ok(all)
     }
@@ -125,8 +135,37 @@ impl Changes {
         Ok(())
     }
 
+    /// Waits until the project's folder exists again, and watches it. It watches the nearest folder
+    /// above meanwhile.
+    async fn come_back(&mut self) -> io::Result<()> {
+        let flags = WatchFlags::CREATE
+            | WatchFlags::MOVED_TO
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        loop {
+            let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+            let watch = |above: &&Path| inotify::add_watch(&inotify, *above, flags).is_ok();
+            let above = self.root.ancestors().skip(1).find(watch);
+            above.ok_or(io::ErrorKind::NotFound)?;
+            match Self::watch(self.root.clone(), self.only.clone()) {
+                Ok(again) => {
+                    *self = again;
+                    return Ok(());
+                }
+                Err(error) if is_absence(&error) => {}
+                Err(error) => return Err(error),
+            }
+            Receiver::from_owned_fd_unchecked(inotify)?.readable().await?;
+        }
+    }
+
     /// Reads the events that have arrived. Returns whether one of them counts.
     async fn read(&mut self) -> io::Result<bool> {
+        if self.is_gone {
+            self.come_back().await?;
+            return Ok(true);
+        }
         let mut has_changed = false;
         let mut is_stale = false;
         let mut new = Vec::new();
@@ -143,6 +182,15 @@ impl Changes {
                 };
                 let flags = event.events();
                 is_stale |= flags.contains(ReadFlags::QUEUE_OVERFLOW);
+                if flags.contains(ReadFlags::IGNORED) {
+                    self.folders.remove(&event.wd());
+                    continue;
+                }
+                if Some(event.wd()) == self.above {
+                    let name = event.file_name().map(CStr::to_bytes);
+                    self.is_gone |= name == self.root.file_name().map(OsStrExt::as_bytes);
+                    continue;
+                }
                 let name = event.file_name().and_then(|name| name.to_str().ok());
                 let (Some(below), Some(name)) = (self.folders.get(&event.wd()), name) else {
                     continue;
@@ -154,6 +202,8 @@ impl Changes {
                 }
                 has_changed = true;
                 is_stale |= below.is_empty() && RULE_FILES.contains(&name);
+                // What is in a folder that was moved away no longer belongs to the project.
+                is_stale |= is_dir && flags.contains(ReadFlags::MOVED_FROM);
                 if is_dir && flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
                     new.push(path);
                 }
@@ -162,8 +212,15 @@ impl Changes {
             // into one byte and stays.
             let _ = self.inotify.try_read(&mut [0]);
         }
+        if self.is_gone {
+            return Ok(true);
+        }
         if is_stale {
-            *self = Self::watch(self.root.clone(), self.only.clone())?;
+            match Self::watch(self.root.clone(), self.only.clone()) {
+                Ok(again) => *self = again,
+                Err(error) if is_absence(&error) => self.is_gone = true,
+                Err(error) => return Err(error),
+            }
             return Ok(true);
         }
         for folder in new {
@@ -171,6 +228,10 @@ impl Changes {
         }
         Ok(has_changed)
     }
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 fn joined(below: &str, name: &str) -> String {
@@ -239,6 +300,53 @@ mod tests {
         fs::write(&marker, "2").expect("written");
         changes.next().await.expect("noticed");
         assert!(!changes.folders.values().any(|folder| folder.starts_with("new")));
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_was_deleted_and_made_again_is_watched() {
+        let above = tempfile::tempdir().expect("a folder");
+        let folder = above.path().join("deep/project");
+        let at = |path: &str| folder.join(path);
+        let make = || {
+            fs::create_dir_all(at("lib")).expect("made");
+            fs::write(at("lib/a.py"), "1").expect("written");
+        };
+        make();
+        let marker = at("marker.py");
+        let mut changes = Changes::of(&folder).expect("watched");
+        let new = || {
+            fs::create_dir_all(&folder).expect("made");
+            fs::rename(&folder, above.path().join("old")).expect("moved");
+            make();
+        };
+        let ways: [&dyn Fn(); 4] = [
+            // A folder in the project.
+            &|| {
+                fs::remove_dir_all(at("lib")).expect("removed");
+                make();
+            },
+            // The project, at once and together with the folder above.
+            &|| {
+                fs::remove_dir_all(&folder).expect("removed");
+                make();
+            },
+            &|| {
+                fs::remove_dir_all(above.path().join("deep")).expect("removed");
+                make();
+            },
+            &new,
+        ];
+        for (number, way) in ways.into_iter().enumerate() {
+            assert!(notices(&mut changes, &marker, way).await, "{number}");
+            let write = || fs::write(at("lib/a.py"), format!("{number}")).expect("written");
+            assert!(notices(&mut changes, &marker, write).await, "{number}");
+        }
+        // The folder comes back later.
+        fs::remove_dir_all(above.path().join("deep")).expect("removed");
+        while tokio::time::timeout(QUIET, changes.read()).await.is_ok() {}
+        assert!(notices(&mut changes, &marker, make).await);
+        let write = || fs::write(at("lib/a.py"), "5").expect("written");
+        assert!(notices(&mut changes, &marker, write).await);
     }
 
     #[tokio::test]

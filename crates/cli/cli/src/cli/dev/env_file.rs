@@ -7,6 +7,8 @@ use mote_store::source;
 
 /// The largest `.env` that is read.
 const BYTES_MAX: u64 = 256 << 10;
+/// The longest name of a variable. The name of a secret contains it.
+const NAME_BYTES_MAX: usize = 128;
 
 /// What a file with variables says.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -51,7 +53,8 @@ impl EnvFile {
 /// Whether a function may have a variable of this name. `mote` itself sets the others.
 fn is_name(name: &str) -> bool {
     let mut bytes = name.bytes();
-    bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+    name.len() <= NAME_BYTES_MAX
+        && bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && !name.starts_with("MOTE_")
         && name != "PORT"

@@ -7,13 +7,14 @@ use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use mote_project::Options;
+use mote_project::{Code, Options};
 use mote_spec::{FunctionSpec, Runtime};
 use mote_store::pack::Rules;
 
 use super::env_file::EnvFile;
 use crate::cli::failure::Failure;
 use crate::cli::output::harmless;
+use crate::cli::syntax;
 
 /// The memory of an instance that a debugger may use. It needs more than the function alone.
 const DEBUG_MEMORY_BYTES: u64 = 512 << 20;
@@ -45,6 +46,8 @@ pub(super) struct Packed {
 pub(super) struct Function {
     pub(super) spec: FunctionSpec,
     pub(super) tar: Bytes,
+    /// The folder of its code, as the developer knows it.
+    pub(super) folder: Option<PathBuf>,
     /// The values of secrets that `.env` gives.
     pub(super) secrets: BTreeMap<String, String>,
 }
@@ -64,11 +67,7 @@ impl Project {
 
     /// The folder of the project, or the folder with its file.
     pub(super) fn folder(&self) -> &Path {
-        if self.path.is_dir() {
-            return &self.path;
-        }
-        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        parent.unwrap_or(Path::new("."))
+        folder_of(&self.path)
     }
 
     /// Forgets what was packed, so that the next deploy happens even without a change.
@@ -127,7 +126,8 @@ impl Project {
 
     fn read(&self) -> Result<Packed, Failure> {
         let options = Options { check_machine: true, ..Options::default() };
-        let project = mote_project::read(&self.path, options)?;
+        let project = mote_project::read(&self.path, options);
+        let project = project.map_err(|mistakes| syntax::named(mistakes.into(), &self.path))?;
         let mut notes = Vec::new();
         let env = match self.uses_env {
             true => EnvFile::read(self.folder()),
@@ -148,6 +148,12 @@ impl Project {
             }
             let json = mote_spec::json::to_json(spec).into_bytes();
             let code = planned.code.as_ref().map_or(self.path.as_path(), |code| code.path());
+            let folder = match &planned.code {
+                None => Some(self.folder().to_owned()),
+                Some(Code::At(path)) => Some(folder_of(path).to_owned()),
+                // The code is a part of the manifest.
+                Some(Code::Taken(_)) => None,
+            };
             let packed = mote_store::pack::pack(code, Some((mote_api::SPEC_ENTRY, &json)))?;
             packed.tar.hash(&mut hasher);
             secrets.hash(&mut hasher);
@@ -155,10 +161,19 @@ impl Project {
                 notes.push(format!("{}: {}", planned.spec.name, harmless(warning)));
             }
             let tar = Bytes::from(packed.tar);
-            functions.push(Function { spec: planned.spec, tar, secrets });
+            functions.push(Function { spec: planned.spec, tar, folder, secrets });
         }
         Ok(Packed { functions, notes, hash: hasher.finish() })
     }
+}
+
+/// A folder, or the folder with this file. A path that leads nowhere is taken for a folder.
+fn folder_of(path: &Path) -> &Path {
+    if !path.is_file() {
+        return path;
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
 }
 
 /// Collects the files below a folder that were written since a time, except those that no deploy packs.
@@ -197,18 +212,29 @@ fn said_of(env: &EnvFile) -> String {
     text
 }
 
-/// Adds the variables of `.env`, and takes values of secrets from it: of a variable from the line of
-/// the same name, and of the file `api-key` from `API_KEY`. Returns the values for files.
+/// Adds the variables of `.env` as secrets, which the node encrypts with a key that only its memory
+/// holds. A line that gives the value of a secret that the manifest names, such as `API_KEY` of the
+/// secret `api-key`, is no variable. Returns the secrets with their values.
 fn use_env(spec: &mut FunctionSpec, env: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    if spec.runtime == Runtime::Chain {
+        return BTreeMap::new();
+    }
     spec.secret_env.retain(|variable, _| !env.contains_key(variable));
     let mut secrets = BTreeMap::new();
+    let mut given = BTreeSet::new();
     for name in spec.secret_names() {
         let variable = name.to_ascii_uppercase().replace(['-', '.'], "_");
         if let Some(value) = env.get(&variable) {
             secrets.insert(name.to_owned(), value.clone());
+            given.insert(variable);
         }
     }
-    spec.env.extend(env.clone());
+    for (variable, value) in env.iter().filter(|(variable, _)| !given.contains(*variable)) {
+        spec.env.remove(variable);
+        let secret = format!("{}-env-{variable}", spec.name);
+        spec.secret_env.insert(variable.clone(), secret.clone());
+        secrets.insert(secret, value.clone());
+    }
     secrets
 }
 
@@ -341,10 +367,13 @@ mod tests {
         let folder = folder(&[("app.py", CODE), ("mote.toml", manifest), (".env", env)]);
         let packed = Project::new(folder.path(), false).pack().expect("packed").expect("new");
         let Function { spec, secrets, .. } = &packed.functions[0];
-        assert_eq!((&*spec.env["A"], &*spec.env["B"]), ("file", "manifest"));
-        assert_eq!(spec.env["TOKEN"], "t");
-        assert!(spec.secret_env.is_empty());
-        assert_eq!(*secrets, BTreeMap::from([("api-key".to_owned(), "k".to_owned())]));
+        let pairs = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        assert_eq!(spec.env, pairs(&[("B", "manifest")]));
+        let (a, token) = (format!("{}-env-A", spec.name), format!("{}-env-TOKEN", spec.name));
+        assert_eq!(spec.secret_env, pairs(&[("A", &a), ("TOKEN", &token)]));
+        assert_eq!(*secrets, pairs(&[("api-key", "k"), (&a, "file"), (&token, "t")]));
         assert_eq!(packed.notes, [".env: A, API_KEY, TOKEN"]);
     }
 }

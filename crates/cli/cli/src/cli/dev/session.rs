@@ -1,14 +1,15 @@
 //! A session of `mote dev`: deploys after each change, and shows what happens meanwhile.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mote_api::client::{Client, DeployOptions, Endpoint, LogQuery};
 use mote_api::exit;
 use mote_api::types::{LogLine, LogStream};
-use mote_node::develop::{Answer, Call, DevNode};
+use mote_node::develop::{Answer, Call, DevNode, hangup, received};
 use mote_spec::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -26,6 +27,10 @@ const WAITING_MAX: usize = 1_024;
 const SLOW_DEPLOY: Duration = Duration::from_secs(1);
 /// Lines of a revision that may not become live.
 const HELD_LINES_MAX: usize = 200;
+/// The lines that a call has written come another way, and belong before it. How long they are awaited.
+const CALL_DELAY_MAX: Duration = Duration::from_secs(2);
+/// Calls that may wait so.
+const CALLS_DELAYED_MAX: usize = 256;
 
 /// What the developer wants.
 pub(super) struct Wishes {
@@ -60,6 +65,8 @@ struct Deployed {
     project: Project,
     took_ms: f64,
     live: Vec<NewRevision>,
+    /// The folder of each function's code.
+    folders: Vec<(String, PathBuf)>,
     notes: Vec<String>,
     failure: Option<(Option<String>, Failure)>,
     is_unchanged: bool,
@@ -84,6 +91,35 @@ pub(super) struct Session {
     /// The answer to the last call when it was last sent.
     before: Option<Answer>,
     repeating: Option<JoinHandle<Repeated>>,
+    /// Whether a deploy has asked for a repetition while another one ran.
+    repeats_again: bool,
+    /// What is shown when the lines before it have been shown.
+    delayed: VecDeque<Delayed>,
+    /// The position of the last line of each function's log that was shown or left out.
+    read: HashMap<String, u64>,
+    /// Where the session began. If this folder is deleted and made again, relative paths lead into the
+    /// new one only after the process has entered it.
+    place: Option<PathBuf>,
+}
+
+struct Delayed {
+    what: Shown,
+    /// The position of the last line that belongs before it.
+    after: u64,
+    latest: Instant,
+}
+
+enum Shown {
+    Call(Arc<Call>),
+    /// A call that was repeated, its answer, and the one before.
+    Again(Arc<Call>, Option<Answer>, Answer),
+}
+
+impl Shown {
+    fn function(&self) -> &str {
+        let (Self::Call(call) | Self::Again(call, ..)) = self;
+        call.function.as_str()
+    }
 }
 
 /// Runs a session until the developer ends it. Returns the exit code.
@@ -93,11 +129,6 @@ pub(super) async fn run(mut node: DevNode, wishes: Wishes, output: Output) -> u8
     let client = Client::new(Endpoint::Unix(node.socket.clone()));
     let projects: Vec<Project> =
         wishes.paths.iter().map(|path| Project::new(path, wishes.inspect)).collect();
-    let folder = match projects.as_slice() {
-        [one] => one.folder().to_owned(),
-        // Which of the projects a line belongs to is not known.
-        _ => PathBuf::new(),
-    };
     let (sender, mut changed) = mpsc::channel(WAITING_MAX);
     for (number, project) in projects.iter().enumerate() {
         match Changes::of(&project.path) {
@@ -114,7 +145,7 @@ pub(super) async fn run(mut node: DevNode, wishes: Wishes, output: Output) -> u8
         node: Arc::new(node),
         client,
         output,
-        show: Show::new(output, false, &folder),
+        show: Show::new(output),
         waiting: (0..projects.len()).collect(),
         projects: projects.into_iter().map(Some).collect(),
         wishes,
@@ -126,7 +157,12 @@ pub(super) async fn run(mut node: DevNode, wishes: Wishes, output: Output) -> u8
         last: None,
         before: None,
         repeating: None,
+        repeats_again: false,
+        delayed: VecDeque::new(),
+        read: HashMap::new(),
+        place: std::env::current_dir().ok(),
     };
+    let mut hangup = hangup();
     let (Ok(mut interrupt), Ok(mut terminate)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
@@ -139,6 +175,7 @@ pub(super) async fn run(mut node: DevNode, wishes: Wishes, output: Output) -> u8
             biased;
             _ = interrupt.recv() => return exit::DONE,
             _ = terminate.recv() => return exit::DONE,
+            () = received(hangup.as_mut()) => return exit::DONE,
             Some(key) = session.wishes.keys.recv() => {
                 if !session.obey(key) {
                     return exit::DONE;
@@ -150,6 +187,7 @@ pub(super) async fn run(mut node: DevNode, wishes: Wishes, output: Output) -> u8
             () = at(session.slow_at) => session.mention(),
             Some(call) = calls.recv() => session.called(call),
             Some(line) = logs.recv() => session.logged(line),
+            () = at(session.delayed.front().map(|first| first.latest)) => session.show_first(),
             ended = ended(session.repeating.as_mut()) => session.repeated(ended),
             change = changed.recv() => match change {
                 Some(Ok(number)) => session.wait_for(number),
@@ -224,6 +262,9 @@ impl Session {
         let ready = self.waiting.iter().position(|number| self.projects[*number].is_some());
         let Some(number) = ready.map(|at| self.waiting.remove(at)) else { return };
         let Some(project) = self.projects[number].take() else { return };
+        if let Some(place) = &self.place {
+            let _ = std::env::set_current_dir(place);
+        }
         let deploying = tokio::spawn(deploy(self.client.clone(), project));
         self.running = Some((number, deploying));
         self.slow_at = Some(Instant::now() + SLOW_DEPLOY);
@@ -255,15 +296,53 @@ impl Session {
     }
 
     fn called(&mut self, call: Call) {
-        self.show.call(&call);
+        let call = Arc::new(call);
+        self.delay(Shown::Call(call.clone()));
         // A call that another function makes is a part of a call that can be repeated.
         if call.trigger != mote_core::Trigger::Function {
             self.before = None;
-            self.last = Some(Arc::new(call));
+            self.last = Some(call);
+        }
+    }
+
+    fn delay(&mut self, what: Shown) {
+        let after = self.node.last_line(what.function());
+        let latest = Instant::now() + CALL_DELAY_MAX;
+        self.delayed.push_back(Delayed { what, after, latest });
+        if self.delayed.len() > CALLS_DELAYED_MAX {
+            self.show_first();
+        }
+        self.show_ready();
+    }
+
+    /// Shows the calls whose lines have been shown.
+    fn show_ready(&mut self) {
+        while let Some(first) = self.delayed.front()
+            && self.read.get(first.what.function()).copied().unwrap_or(0) >= first.after
+        {
+            self.show_first();
+        }
+    }
+
+    fn show_first(&mut self) {
+        match self.delayed.pop_front().map(|first| first.what) {
+            Some(Shown::Call(call)) => self.show.call(&call),
+            Some(Shown::Again(call, before, answer)) => {
+                self.show.repeated(&call, before.as_ref(), &answer);
+            }
+            None => {}
         }
     }
 
     fn logged(&mut self, line: LogLine) {
+        let (function, position) = (line.function.clone(), line.sequence);
+        self.show_line(line);
+        let read = self.read.entry(function).or_default();
+        *read = position.max(*read);
+        self.show_ready();
+    }
+
+    fn show_line(&mut self, line: LogLine) {
         let is_platform = line.stream == LogStream::Platform;
         let is_plain = is_platform && matches!(&*line.level, "info" | "debug");
         // How a deploy ended is shown in another place.
@@ -282,7 +361,11 @@ impl Session {
     }
 
     fn repeat(&mut self) {
-        let Some(call) = self.last.clone().filter(|_| self.repeating.is_none()) else { return };
+        if self.repeating.is_some() {
+            self.repeats_again = true;
+            return;
+        }
+        let Some(call) = self.last.clone() else { return };
         if self.before.is_none() {
             self.before = call.answer();
         }
@@ -297,14 +380,18 @@ impl Session {
         self.repeating = None;
         match ended {
             Ok((call, Ok(answer))) => {
-                self.show.repeated(&call, self.before.as_ref(), &answer);
-                self.before = Some(answer);
+                // Meanwhile, another call may have become the last one.
+                let is_last = self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &call));
+                let before = if is_last { self.before.replace(answer.clone()) } else { None };
+                self.delay(Shown::Again(call, before, answer));
             }
             Ok((call, Err(text))) => {
-                let text = self.show.placed(&text);
                 self.show.failed(&format!("{} {}: {text}", call.method, call.path));
             }
             Err(_) => {}
+        }
+        if std::mem::take(&mut self.repeats_again) {
+            self.repeat();
         }
     }
 
@@ -316,8 +403,11 @@ impl Session {
             Ok(deployed) => deployed,
             Err(error) => return self.show.failed(&error.to_string()),
         };
-        let Deployed { project, took_ms, live, notes, failure, is_unchanged } = deployed;
+        let Deployed { project, took_ms, live, folders, notes, failure, is_unchanged } = deployed;
         self.projects[number] = Some(project);
+        for (name, folder) in folders {
+            self.show.set_folder(name, &folder);
+        }
         if is_unchanged {
             return;
         }
@@ -364,7 +454,7 @@ impl Session {
             {
                 mistake.text = first.to_owned();
             }
-            mistake.text = self.show.placed(&mistake.text);
+            mistake.text = self.show.placed(name.unwrap_or_default(), &mistake.text);
             // The log is here.
             mistake.hint.take_if(|hint| hint.contains("mote logs"));
         }
@@ -395,7 +485,17 @@ impl Session {
             Runtime::Python => (5678, "attach as to debugpy, which requirements.txt must name"),
             _ => return self.show.note(&format!("{name}: no debugger for {}", runtime.as_str())),
         };
-        match self.node.debug(name, port).await {
+        let (show, of, said) = (self.show.clone(), name.to_owned(), AtomicBool::new(false));
+        let refused = move |user: Option<u32>| {
+            if said.swap(true, Ordering::Relaxed) {
+                return;
+            }
+            let user = user.map_or_else(|| "unknown".to_owned(), |user| user.to_string());
+            show.failed(&format!(
+                "{of}: a debugger of another user (id {user}) was refused; run mote dev as that user"
+            ));
+        };
+        match self.node.debug(name, port, refused).await {
             Ok(address) => self.show.note(&format!("{name}: debugger at {address}; {how}")),
             Err(error) => self.show.failed(&format!("{name}: no port for a debugger: {error}")),
         }
@@ -424,6 +524,7 @@ async fn deploy(client: Client, mut project: Project) -> Deployed {
                 project,
                 took_ms: 0.0,
                 live,
+                folders: Vec::new(),
                 notes: Vec::new(),
                 failure: None,
                 is_unchanged: true,
@@ -432,12 +533,16 @@ async fn deploy(client: Client, mut project: Project) -> Deployed {
         Err(failure) => Err(failure),
     };
     let mut notes = Vec::new();
+    let functions = packed.iter().flat_map(|packed| &packed.functions);
+    let folders = functions
+        .filter_map(|one| Some((one.spec.name.to_string(), one.folder.clone()?)))
+        .collect();
     let failure = match packed {
         Ok(packed) => deploy_all(&client, packed, &mut live, &mut notes).await.err(),
         Err(failure) => Some((None, failure)),
     };
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
-    Deployed { project, took_ms, live, notes, failure, is_unchanged: false }
+    Deployed { project, took_ms, live, folders, notes, failure, is_unchanged: false }
 }
 
 async fn deploy_all(

@@ -1,5 +1,6 @@
 //! What `mote dev` prints.
 
+use std::collections::HashMap;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
@@ -7,11 +8,8 @@ use mote_api::types::LogLine;
 use mote_core::Trigger;
 use mote_node::develop::{Answer, Call};
 
+use crate::cli::difference::{difference, lines_of};
 use crate::cli::output::{Output, harmless};
-
-/// The longest part of an answer that is shown.
-const SHOWN_LINES_MAX: usize = 20;
-const SHOWN_BYTES_MAX: usize = 4 << 10;
 
 /// Prints lines to standard output.
 #[derive(Clone)]
@@ -19,17 +17,24 @@ pub(super) struct Show {
     output: Output,
     /// Whether lines name the function.
     several: bool,
-    /// What takes the place of `/function/` in paths.
-    folder: String,
+    /// What takes the place of `/function/` in paths, for each function.
+    folders: HashMap<String, String>,
 }
 
 impl Show {
-    pub(super) fn new(output: Output, several: bool, folder: &Path) -> Self {
+    pub(super) fn new(output: Output) -> Self {
+        Self { output, several: false, folders: HashMap::new() }
+    }
+
+    /// Sets where the developer has the code of a function.
+    pub(super) fn set_folder(&mut self, function: String, folder: &Path) {
         let folder = match folder.to_str() {
-            Some("." | "") | None => String::new(),
+            Some("." | "") => String::new(),
+            Some("/") => "/".to_owned(),
             Some(folder) => format!("{}/", folder.trim_start_matches("./").trim_end_matches('/')),
+            None => return,
         };
-        Self { output, several, folder }
+        self.folders.insert(function, folder);
     }
 
     pub(super) fn set_several(&mut self, several: bool) {
@@ -80,7 +85,8 @@ impl Show {
         let cold = if call.is_cold { ", cold" } else { "" };
         let mut line = format!("{status}  {text}  {}{cold}", time_text(call.took_ms));
         if let Some(fault) = &call.fault {
-            line.push_str(&format!("\n     {}", harmless(&self.placed(fault))));
+            let fault = self.placed(call.function.as_str(), fault);
+            line.push_str(&format!("\n     {}", harmless(&fault)));
         }
         self.line(&line);
     }
@@ -93,14 +99,19 @@ impl Show {
             _ => "0",
         };
         let of = self.of(&line.function);
-        let text = harmless(&self.placed(&line.message));
+        let text = harmless(&self.placed(&line.function, &line.message));
         self.line(&self.output.painted(color, &format!("   | {of}{text}")));
     }
 
     /// Replaces the place of the code inside the sandbox by the place of the project, so that a
     /// terminal or an editor can open the file.
-    pub(super) fn placed(&self, text: &str) -> String {
-        text.replace("file:///function/", "/function/").replace("/function/", &self.folder)
+    pub(super) fn placed(&self, function: &str, text: &str) -> String {
+        match self.folders.get(function) {
+            Some(folder) => {
+                text.replace("file:///function/", "/function/").replace("/function/", folder)
+            }
+            None => text.to_owned(),
+        }
     }
 
     /// The answer to a call that was repeated, and whether it is another one than `before`.
@@ -121,50 +132,31 @@ impl Show {
                 if before.status != answer.status {
                     self.line(&format!("     status {} was {}", answer.status, before.status));
                 }
-                self.difference(&text_of(before), &text_of(answer));
+                let lines = |answer| self.text_of(call.function.as_str(), answer);
+                for line in difference(&lines(before), &lines(answer), &self.output) {
+                    self.line(&line);
+                }
             }
             None => {
                 self.line(&format!("{} {head}", self.again()));
-                for line in text_of(answer) {
+                for line in self.text_of(call.function.as_str(), answer) {
                     self.line(&format!("     {}", harmless(&line)));
                 }
             }
         }
     }
 
+    /// An answer as lines, or why the call failed.
+    fn text_of(&self, function: &str, answer: &Answer) -> Vec<String> {
+        match &answer.fault {
+            Some(fault) => self.placed(function, fault).lines().map(str::to_owned).collect(),
+            None => lines_of(&answer.body),
+        }
+    }
+
     fn again(&self) -> String {
         self.output.painted("36", "again")
     }
-
-    /// Shows the lines between the first and the last ones that differ.
-    fn difference(&self, before: &[String], after: &[String]) {
-        let same = before.iter().zip(after).take_while(|(one, other)| one == other).count();
-        let (before, after) = (&before[same..], &after[same..]);
-        let ends = before.iter().rev().zip(after.iter().rev());
-        let end = ends.take_while(|(one, other)| one == other).count();
-        for (sign, color, lines) in [("-", "31", before), ("+", "32", after)] {
-            for line in &lines[..lines.len() - end] {
-                self.line(&self.output.painted(color, &format!("   {sign} {}", harmless(line))));
-            }
-        }
-    }
-}
-
-/// An answer as lines. Bytes that are no text are only counted.
-fn text_of(answer: &Answer) -> Vec<String> {
-    let Ok(text) = std::str::from_utf8(&answer.body) else {
-        return vec![format!("{} bytes", answer.body.len())];
-    };
-    let mut end = text.len().min(SHOWN_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let mut lines: Vec<String> = text[..end].lines().map(str::to_owned).collect();
-    if lines.len() > SHOWN_LINES_MAX || end < text.len() {
-        lines.truncate(SHOWN_LINES_MAX);
-        lines.push(format!("… {} bytes", text.len()));
-    }
-    lines
 }
 
 /// A short time with one decimal.
@@ -179,24 +171,15 @@ mod tests {
 
     #[test]
     fn places_of_the_sandbox_become_those_of_the_project() {
-        let show =
-            |folder: &str| Show::new(Output::new(&Global::default()), false, folder.as_ref());
+        let mut show = Show::new(Output::new(&Global::default()));
+        for (name, folder) in [("here", "."), ("attic", "./attic/"), ("far", "/srv/x")] {
+            show.set_folder(name.to_owned(), folder.as_ref());
+        }
         let line = "File \"/function/app.py\", line 3";
-        assert_eq!(show(".").placed(line), "File \"app.py\", line 3");
-        assert_eq!(show("./attic/").placed(line), "File \"attic/app.py\", line 3");
+        assert_eq!(show.placed("here", line), "File \"app.py\", line 3");
+        assert_eq!(show.placed("attic", line), "File \"attic/app.py\", line 3");
         let line = "at file:///function/index.mjs:3:9";
-        assert_eq!(show("/srv/x").placed(line), "at /srv/x/index.mjs:3:9");
-    }
-
-    #[test]
-    fn long_answers_are_cut() {
-        let answer = |body: &[u8]| Answer {
-            status: 200,
-            content_type: String::new(),
-            body: body.to_vec().into(),
-        };
-        assert_eq!(text_of(&answer(b"a\nb")), ["a", "b"]);
-        assert_eq!(text_of(&answer(&[0xff, 0xfe])), ["2 bytes"]);
-        assert_eq!(text_of(&answer("x\n".repeat(100).as_bytes())).len(), SHOWN_LINES_MAX + 1);
+        assert_eq!(show.placed("far", line), "at /srv/x/index.mjs:3:9");
+        assert_eq!(show.placed("unknown", line), line);
     }
 }

@@ -114,10 +114,11 @@ async fn test(
     for step in result.steps.iter().filter(|step| step.ms >= 100) {
         output.step(&step.name, &step.detail, Some(step.ms));
     }
-    let show = Show::new(output, false, &folder);
+    let mut show = Show::new(output);
+    show.set_folder(name.clone(), function.folder.as_deref().unwrap_or(&folder));
     let words = ["sh", "-c", tool.script(), "test"].map(str::to_owned);
     let argv = words.into_iter().chain(arguments).collect();
-    let ended = node.run_program(&name, argv, |line| show.line(&show.placed(line))).await;
+    let ended = node.run_program(&name, argv, |line| show.line(&show.placed(&name, line))).await;
     match ended {
         Ok(code) => Ok(u8::try_from(code).unwrap_or(exit::FAILED)),
         Err(text) => Err(Failure::new("M0107", format!("{name}: the tests did not end: {text}"))),
