@@ -174,11 +174,7 @@ async fn ready(
         revision.shared.backend.start(request).await?;
     let birth = Birth { prewarmed, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();
-    revision.shared.runtime.spawn(output::read(
-        revision.log.clone(),
-        (revision.number, instance),
-        output,
-    ));
+    revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
     let doors = egress::serve(revision, instance, egress);
     if let Some(debugger) = debugger {
         let link = ServerLink::new(debugger, Protocol::Http1)?;

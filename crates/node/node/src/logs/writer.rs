@@ -60,6 +60,13 @@ struct Writer {
     is_spent: bool,
 }
 
+/// Lines of one function that are written together.
+#[derive(Default)]
+struct Text {
+    json: Vec<u8>,
+    lines: u64,
+}
+
 impl Writer {
     fn write(&mut self, batch: Batch) {
         if batch.lines.is_empty() && !batch.is_last {
@@ -72,8 +79,7 @@ impl Writer {
             self.of_functions.clear();
         }
         let reserve = self.per_day / FOR_IMPORTANT;
-        let mut text = Vec::new();
-        let mut lines = 0;
+        let mut texts: HashMap<&FunctionName, Text> = HashMap::new();
         for waiting in &batch.lines {
             let json = json(waiting);
             let room = if is_important(waiting) { left } else { left.saturating_sub(reserve) };
@@ -85,27 +91,23 @@ impl Writer {
             }
             *used += json.len() as u64;
             left = left.saturating_sub(json.len() as u64);
-            if text.len() + json.len() > WRITE_BYTES_MAX {
-                self.append(&text, lines, now_ms);
-                text.clear();
-                lines = 0;
+            let text = texts.entry(&waiting.0).or_default();
+            if text.json.len() + json.len() > WRITE_BYTES_MAX {
+                self.append(&waiting.0, &std::mem::take(text), now_ms);
             }
-            text.extend_from_slice(&json);
-            lines += 1;
+            text.json.extend_from_slice(&json);
+            text.lines += 1;
         }
-        if !text.is_empty() {
-            self.append(&text, lines, now_ms);
+        for (function, text) in texts {
+            self.append(function, &text, now_ms);
         }
         self.is_spent &= !self.of_functions.is_empty();
-        if batch.is_last {
-            let _ = self.files.sync();
-        }
         self.tell_lost(None);
     }
 
-    fn append(&mut self, text: &[u8], lines: u64, now_ms: u64) {
-        if let Err(error) = self.files.append(text, now_ms) {
-            self.lost += lines;
+    fn append(&mut self, function: &FunctionName, text: &Text, now_ms: u64) {
+        if let Err(error) = self.files.append(function.as_str(), &text.json, now_ms) {
+            self.lost += text.lines;
             self.tell_lost(Some(error));
         }
     }
