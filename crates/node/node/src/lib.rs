@@ -57,6 +57,7 @@ mod namespaces;
 mod nats;
 mod node;
 mod operators;
+mod otlp;
 mod packages;
 pub mod ports;
 mod reach;
