@@ -160,10 +160,8 @@ def handle(event, ctx):
         sinks.push(node.ok(&["describe", function, "-o", "json"]));
     }
     let folder = node.dir.path().join("data/logs");
-    for function in ["leaks", "drips"] {
-        for file in std::fs::read_dir(folder.join(function)).expect("the logs") {
-            sinks.push(std::fs::read_to_string(file.expect("a file").path()).expect("text"));
-        }
+    for file in std::fs::read_dir(folder).expect("the logs") {
+        sinks.push(std::fs::read_to_string(file.expect("a file").path()).expect("text"));
     }
     assert!(sinks.len() > 5 && sinks[5].contains("raw ***"), "{}", sinks[5]);
     let mut leaked = 0;
@@ -299,7 +297,7 @@ def handle(event, ctx):
     assert_eq!(all.iter().filter(|line| line.contains("***")).count(), 5);
     let mut sinks = all;
     sinks.push(node.ok(&["describe", "leaks", "-o", "json"]));
-    for file in std::fs::read_dir(node.dir.path().join("data/logs/leaks")).expect("the logs") {
+    for file in std::fs::read_dir(node.dir.path().join("data/logs")).expect("the logs") {
         sinks.push(std::fs::read_to_string(file.expect("a file").path()).expect("text"));
     }
     let beginnings = (0..value.len() - 16).step_by(8);

@@ -1,7 +1,9 @@
-//! Numbered files of lines, in a folder for each function, that take a bounded part of the disk.
+//! Numbered files of lines that take a bounded part of the disk.
 //!
-//! Lines are appended to the newest file of their function. When all files together are too large, the
-//! function that has the most loses its oldest file, so no function displaces the lines of others.
+//! Functions that write little share files, because a file for each would write many more pages to the
+//! disk. A function that writes more has a folder with files of its own. When all files together are
+//! too large, the oldest file is removed of the owner that has the most for each of its functions, so
+//! no function displaces the lines of others.
 //! Nothing is synchronised to the disk for each line: what was appended survives the end of the
 //! process, and a power cut may lose what the kernel has not written back yet.
 
@@ -23,8 +25,10 @@ const FILE_BYTES_MIN: u64 = 16 << 10;
 /// The maximum number of files. Each start of a node begins one for each function that writes lines.
 const FILES_MAX: usize = 8_192;
 const SUFFIX: &str = ".jsonl";
-/// The owner of files that are in no function's folder, as earlier builds wrote them.
-const NOBODY: &str = "";
+/// The owner of the shared files, which are in no function's folder.
+pub const SHARED: &str = "";
+/// The least number of functions for which the shared files count.
+const SHARERS_MIN: usize = 4;
 
 /// The limits of a folder of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +58,8 @@ pub struct LogWriter {
     dir: PathBuf,
     limits: LogLimits,
     owners: BTreeMap<String, Owner>,
+    /// How many functions write to the shared files.
+    sharers: usize,
     /// Of all files.
     bytes: u64,
     files: usize,
@@ -63,7 +69,7 @@ pub struct LogWriter {
     bytes_today: u64,
 }
 
-/// The files of one function, oldest first.
+/// The files of one function, or the shared ones, oldest first.
 #[derive(Debug, Default)]
 struct Owner {
     files: VecDeque<Numbered>,
@@ -128,7 +134,7 @@ impl LogWriter {
     /// Prepares the folder, which is made for this user alone. Writes no file yet.
     pub fn open(dir: &Path, limits: LogLimits, now_ms: u64) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let mut owners = BTreeMap::from([(NOBODY.to_owned(), Owner::new(files_in(dir)?))]);
+        let mut owners = BTreeMap::from([(SHARED.to_owned(), Owner::new(files_in(dir)?))]);
         for entry in std::fs::read_dir(dir)? {
             let entry = entry?;
             let name = entry.file_name().into_string();
@@ -147,6 +153,7 @@ impl LogWriter {
             limits,
             bytes: all().map(|file| file.bytes).sum(),
             files: all().count(),
+            sharers: 0,
             next: all().map(|file| file.number + 1).max().unwrap_or(1),
             day,
             bytes_today: all().filter(is_today).map(|file| file.bytes).sum(),
@@ -170,13 +177,18 @@ impl LogWriter {
         self.limits.bytes_per_day.saturating_sub(self.bytes_today)
     }
 
-    /// Appends whole lines of a function, in one write, at most a 64th of the bytes of all files.
-    /// Blocks.
+    /// Notes how many functions write to the shared files now.
+    pub fn set_sharers(&mut self, sharers: usize) {
+        self.sharers = sharers;
+    }
+
+    /// Appends whole lines to the files of a function or to the [`SHARED`] ones, in one write, at most
+    /// a 64th of the bytes of all files. Blocks.
     pub fn append(&mut self, function: &str, lines: &[u8], now_ms: u64) -> io::Result<()> {
         let day = now_ms / DAY_MS;
         let length = lines.len() as u64;
         while self.bytes + length > self.limits.bytes
-            && let Some(most) = self.owner_with_most(|owner| owner.bytes)
+            && let Some(most) = self.owner_with_most(|owner, functions| owner.bytes / functions)
         {
             self.remove_oldest(&most)?;
         }
@@ -243,15 +255,20 @@ impl LogWriter {
             }
         }
         while self.files >= FILES_MAX
-            && let Some(most) = self.owner_with_most(|owner| owner.files.len() as u64)
+            && let Some(most) = self.owner_with_most(|owner, _| owner.files.len() as u64)
         {
             self.remove_oldest(&most)?;
         }
         Ok(())
     }
 
-    fn owner_with_most(&self, of: impl Fn(&Owner) -> u64) -> Option<String> {
-        self.owners.iter().max_by_key(|(_, owner)| of(owner)).map(|(name, _)| name.clone())
+    /// The owner with the most, by its files and its number of functions.
+    fn owner_with_most(&self, of: impl Fn(&Owner, u64) -> u64) -> Option<String> {
+        let of = |(name, owner): &(&String, &Owner)| {
+            let is_shared = name.as_str() == SHARED;
+            of(owner, if is_shared { self.sharers.max(SHARERS_MIN) as u64 } else { 1 })
+        };
+        self.owners.iter().max_by_key(of).map(|(name, _)| name.clone())
     }
 
     /// Removes the oldest file of a function, and the function's folder with the last one.
@@ -268,7 +285,7 @@ impl LogWriter {
         }
         if owner.files.is_empty() {
             self.owners.remove(function);
-            if function != NOBODY {
+            if function != SHARED {
                 // The folder stays if it has other files.
                 let _ = std::fs::remove_dir(self.dir.join(function));
             }
@@ -341,6 +358,25 @@ mod tests {
         let [loud, also] = ["loud", "also"].map(|name| text(dir.path(), name).len());
         assert!(loud > 400_000 && also > 400_000, "{loud} {also}");
         assert_eq!(text(dir.path(), "one").len(), 10_000);
+    }
+
+    #[test]
+    fn shared_files_count_for_their_functions() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = LogWriter::open(dir.path(), LIMITS, 0).unwrap();
+        writer.set_sharers(12);
+        let line = |at| format!("{at:0999}\n");
+        for at in 0..600 {
+            writer.append(SHARED, line(at).as_bytes(), 0).unwrap();
+        }
+        for at in 0..2_000 {
+            writer.append("loud", line(at).as_bytes(), 0).unwrap();
+        }
+        // The shares would be 600,000 / 12 bytes and the rest: only the loud function loses lines.
+        let shared = files_in(dir.path()).unwrap().iter().map(|file| file.bytes).sum::<u64>();
+        assert_eq!(shared, 600_000);
+        let of_function = text(dir.path(), "loud");
+        assert!(of_function.starts_with('0') && of_function.ends_with("1999\n"));
     }
 
     #[test]

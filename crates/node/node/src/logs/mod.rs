@@ -45,7 +45,7 @@ impl Logs {
         let of_thread = queue.clone();
         std::thread::Builder::new()
             .name("mote-logs".to_owned())
-            .spawn(move || writer::run(&of_thread, writer, limits.bytes_per_day))
+            .spawn(move || writer::run(&of_thread, writer, limits))
             .context("cannot start the thread that writes logs")?;
         Ok(Self { dir, limits, own_from, queue })
     }
