@@ -32,6 +32,7 @@ mod accepted;
 mod access_warnings;
 mod addresses;
 mod admin;
+mod advice;
 mod cells;
 mod code;
 mod compat;

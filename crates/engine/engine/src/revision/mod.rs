@@ -5,6 +5,7 @@ pub(crate) mod manual;
 mod masks;
 pub(crate) mod pool;
 pub(crate) mod reconciler;
+pub mod seen;
 pub(crate) mod shared;
 pub(crate) mod starts;
 pub(crate) mod tasks;
@@ -27,6 +28,7 @@ use crate::entry::offer::{Offer, Origin, Unanswered};
 use crate::link::server_link::ServerLink;
 use crate::revision::logs::FunctionLog;
 use crate::revision::pool::{FollowUp, Pending, Pool};
+use crate::revision::seen::SeenCounters;
 use crate::revision::shared::Shared;
 use crate::thread::threads::ReplySender;
 use mote_process::clock::{now_ns, unix_ms};
@@ -62,6 +64,7 @@ pub struct Revision {
     /// Wakes the reconciler.
     pub(crate) changed: Arc<Notify>,
     pub(crate) last_error: Mutex<Option<LastError>>,
+    pub(crate) seen: SeenCounters,
     /// Whether workers take only whole bodies, as a worker last reported.
     pub(crate) whole_bodies: AtomicBool,
     /// The number of concurrent invocations that a worker last reported; 1 until one has reported.
@@ -407,6 +410,7 @@ impl Revision {
                 if asks {
                     self.changed.notify_one();
                 }
+                self.seen.refused_by_queue();
                 Fault::QueueFull.into()
             }
         }
