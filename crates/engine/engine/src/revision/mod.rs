@@ -28,10 +28,12 @@ use crate::entry::offer::{Offer, Origin, Unanswered};
 use crate::link::server_link::ServerLink;
 use crate::revision::logs::FunctionLog;
 use crate::revision::pool::{FollowUp, Pending, Pool};
-use crate::revision::seen::SeenCounters;
+use crate::revision::seen::{Seen, SeenCounters};
 use crate::revision::shared::Shared;
 use crate::thread::threads::ReplySender;
 use mote_process::clock::{now_ns, unix_ms};
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// A revision: its spec, its folders and its pool.
 pub struct Revision {
@@ -328,6 +330,25 @@ impl Revision {
     /// How many instances became ready, and the total time of their starts, in nanoseconds.
     pub fn starts(&self) -> (u64, u64) {
         self.metrics.starts()
+    }
+
+    /// What was seen of the revision so far. Reads a few small files for each instance.
+    pub fn seen(&self) -> Seen {
+        let mut seen = self.seen.of_ended();
+        let now_ms = unix_ms();
+        let pool = self.pool.lock();
+        let mut live = Vec::new();
+        for (_, worker) in pool.workers() {
+            let instance = worker.instance();
+            let is_old = instance.started_unix_ms + DAY_MS <= now_ms;
+            seen.unused_for_a_day += usize::from(is_old && worker.served() == 0);
+            live.push((instance.control.clone(), worker.served()));
+        }
+        drop(pool);
+        for (control, calls) in live {
+            seen.add(control.peaks().unwrap_or_default(), calls);
+        }
+        seen
     }
 
     /// The processor time of the function's instances that have ended, in nanoseconds.

@@ -7,14 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mote_core::backend::Peaks;
 use mote_pool::Why;
-use mote_process::clock::{now_ns, unix_ms};
+use mote_process::clock::now_ns;
 use parking_lot::Mutex;
-
-use super::Revision;
 
 /// Idle times that could replace a function's own one.
 pub const IDLE_TIMES_MS: [u64; 3] = [15 * 60_000, 60 * 60_000, 6 * 60 * 60_000];
-const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// What was seen of a revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +82,14 @@ impl SeenCounters {
         Self { since_ns: now_ns(), queue_refusals: AtomicU64::new(0), rest: Mutex::default() }
     }
 
+    /// What was seen, without the instances that run now.
+    pub(crate) fn of_ended(&self) -> Seen {
+        let mut seen = self.rest.lock().ended;
+        seen.age_ns = now_ns().saturating_sub(self.since_ns);
+        seen.queue_refusals = self.queue_refusals.load(Ordering::Relaxed);
+        seen
+    }
+
     pub(crate) fn refused_by_queue(&self) {
         self.queue_refusals.fetch_add(1, Ordering::Relaxed);
     }
@@ -126,34 +131,11 @@ impl SeenCounters {
 }
 
 impl Seen {
-    fn add(&mut self, peaks: Peaks, calls: u64) {
+    pub(crate) fn add(&mut self, peaks: Peaks, calls: u64) {
         self.calls += calls;
         self.memory_peak_bytes = self.memory_peak_bytes.max(peaks.memory_bytes);
         self.cpu_ns += peaks.cpu_ns;
         self.held_back_ns += peaks.held_back_ns;
-    }
-}
-
-impl Revision {
-    /// What was seen of the revision so far. Reads a few small files for each instance.
-    pub fn seen(&self) -> Seen {
-        let mut seen = self.seen.rest.lock().ended;
-        seen.age_ns = now_ns().saturating_sub(self.seen.since_ns);
-        seen.queue_refusals = self.seen.queue_refusals.load(Ordering::Relaxed);
-        let now_ms = unix_ms();
-        let pool = self.pool.lock();
-        let mut live = Vec::new();
-        for (_, worker) in pool.workers() {
-            let instance = worker.instance();
-            let is_old = instance.started_unix_ms + DAY_MS <= now_ms;
-            seen.unused_for_a_day += usize::from(is_old && worker.served() == 0);
-            live.push((instance.control.clone(), worker.served()));
-        }
-        drop(pool);
-        for (control, calls) in live {
-            seen.add(control.peaks().unwrap_or_default(), calls);
-        }
-        seen
     }
 }
 
