@@ -23,8 +23,8 @@ use crate::log_line::{REMOVED, log_line};
 
 /// How long the removal of a function waits for the end of its log to be written.
 const LOG_WAIT: Duration = Duration::from_secs(2);
-/// How many lines in memory are read at a time.
-const PART_LINES: usize = 64;
+/// How many lines in memory are read at a time. Up to 16 parts wait for a client that does not read.
+const PART_LINES: usize = 16;
 
 /// The live revision of `name`, or 404 with similar names.
 pub(crate) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Problem> {
@@ -185,20 +185,21 @@ mod tests {
         let write = |count: usize| {
             (0..count).for_each(|_| log.platform(LogLevel::Info, 1, 0, "x"));
         };
-        write(150);
+        write(2 * PART_LINES + 5);
         let mut held = HeldLines::new("f", &log, log.kept());
         let mut parts = Vec::new();
         while let Some(part) = held.next() {
             parts.push(part.len());
             write(1);
         }
-        assert_eq!(parts, [64, 64, 22]);
+        assert_eq!(parts, [PART_LINES, PART_LINES, 5]);
         // The log drops lines that a slow reader has not read.
         let mut held = HeldLines::new("f", &log, log.kept());
         assert_eq!(held.next().unwrap()[0].sequence, 1);
         write(1_000);
-        let part = held.next().unwrap();
-        assert_eq!(part[0].message, "89 lines were skipped, because they arrived too fast");
+        let skipped = log.kept().start - (PART_LINES as u64 + 1);
+        let message = format!("{skipped} lines were skipped, because they arrived too fast");
+        assert_eq!(held.next().unwrap()[0].message, message);
         drop(log);
         assert!(held.next().is_none());
     }
