@@ -92,6 +92,14 @@ fn prometheus_has_every_metric_that_rules_and_dashboard_use() {
         });
     }
     assert_eq!(prometheus.query("up")[0]["value"][1], "1");
+    let bearer = format!("Bearer {}", node.token());
+    let fields = [
+        ("authorization", bearer.as_str()),
+        ("accept", "application/openmetrics-text"),
+        ("accept-encoding", "gzip"),
+    ];
+    let scrape = call_at(admin, "GET", "/metrics", &fields, b"");
+    assert_eq!(scrape.header("content-encoding"), Some("gzip"));
     let cpu = prometheus.query("mote_function_cpu_seconds_total");
     let seconds: f64 = cpu[0]["value"][1].as_str().and_then(|text| text.parse().ok()).expect("cpu");
     assert!(seconds > 0.0, "{cpu:?}");
