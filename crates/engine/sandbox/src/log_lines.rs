@@ -108,3 +108,23 @@ pub(crate) fn drain(
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use mote_core::wire::HEADER_BYTES;
+
+    use super::*;
+
+    #[test]
+    fn the_rest_of_a_long_line_is_left_out() {
+        let mut lines = LogLines::new([1, 2]);
+        let mut outbox = Vec::new();
+        lines.add(&mut outbox, 1, &[b'x'; 20_000]);
+        lines.add(&mut outbox, 1, b"yyy\nshort\r\n\nlast");
+        assert_eq!(lines.last(), "short");
+        lines.flush(&mut outbox, 1);
+        let lengths = [LINE_BYTES_MAX, 5, 4].map(|length| HEADER_BYTES + 2 + length);
+        assert_eq!(outbox.len(), lengths.iter().sum::<usize>());
+        assert!(outbox.ends_with(b"last") && !outbox.contains(&b'y'));
+    }
+}
