@@ -111,6 +111,20 @@ fn one_side_may_end_before_the_other_answers() {
     deploy(&node, "f", port, code);
     assert_eq!(node.get("/f").text(), "300000 bytes");
     served.join().unwrap();
+    assert_eq!(bytes_of(&node, "f", &format!("{DOOR}:{port}")), [300_000, 12]);
+}
+
+/// How many bytes a function sent to a destination and received from it, according to the metrics.
+fn bytes_of(node: &Node, function: &str, destination: &str) -> [u64; 2] {
+    let (_, text) = node.manage("GET", "/metrics", "");
+    ["sent", "received"].map(|direction| {
+        let start = format!(
+            "mote_egress_bytes_total{{function=\"{function}\",destination=\"{destination}\",\
+             direction=\"{direction}\"}} "
+        );
+        let count = text.lines().find_map(|line| line.strip_prefix(&start));
+        count.and_then(|count| count.parse().ok()).unwrap_or_default()
+    })
 }
 
 #[test]
@@ -532,6 +546,8 @@ fn an_address_in_the_manifest_is_reached_as_code_expects() {
         deploy_caller(&node, &name, &[format!("{shown}:{tcp}"), format!("udp://{shown}:{udp}")]);
         assert_eq!(call(&node, &name, &format!("tcp {host} {tcp} one")), "[one]", "{host}");
         assert_eq!(call(&node, &name, &format!("udp {host} {udp} two")), "[two]", "{host}");
+        assert_eq!(bytes_of(&node, &name, &format!("{shown}:{tcp}")), [3, 5], "{host}");
+        assert_eq!(bytes_of(&node, &name, &format!("udp://{shown}:{udp}")), [3, 5], "{host}");
         // The other protocol is closed, and so is every other port.
         let closed = call(&node, &name, &format!("tcp {host} {udp} x"));
         assert!(closed.starts_with("failed"), "{closed}");

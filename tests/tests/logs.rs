@@ -242,3 +242,93 @@ fn without_files_lines_are_only_in_memory() {
     let node = node.stop_and_restart();
     assert!(!has(&messages(&node, &["talks"]), "out one"));
 }
+
+#[test]
+fn a_loud_function_does_not_displace_the_lines_of_a_quiet_one() {
+    let node = Node::start_with(&["--log-size", "16MiB"]);
+    node.deploy_ok("quiet", &[("app.py", TALKS)]);
+    assert_eq!(node.post("/quiet", b"kept").status, 200);
+    // The node keeps at most 4 MiB of an instance's lines in a second.
+    let code = r#"
+import time
+
+def handle(event, ctx):
+    for part in range(11):
+        for at in range(500):
+            print("%03d %s" % (at, "x" * 8000))
+        time.sleep(1.1)
+    return "ok"
+"#;
+    let manifest = "version = 1\n[limits]\ntimeout = \"60s\"\n";
+    node.deploy_ok("loud", &[("app.py", code), ("mote.toml", manifest)]);
+    assert_eq!(node.post("/loud", b"").status, 200);
+    let node = node.stop_and_restart();
+    let folder = node.dir.path().join("data/logs");
+    let size = |name: &str| -> u64 {
+        let files = std::fs::read_dir(folder.join(name)).expect("a folder");
+        files.map(|file| file.expect("a file").metadata().expect("metadata").len()).sum()
+    };
+    assert!(size("loud") < 16 << 20 && size("loud") > 12 << 20, "{}", size("loud"));
+    assert!(has(&messages(&node, &["quiet"]), "out kept"));
+}
+
+#[test]
+fn a_long_secret_is_masked_where_a_line_is_cut() {
+    let node = Node::start();
+    // Any 16 characters occur in it once.
+    let value: String = (0..2_500).map(|at| format!("{at:08}")).collect();
+    let set = node.mote_with_input(&["secret", "set", "LONG"], value.as_bytes());
+    assert!(set.status.success(), "{set:?}");
+    let code = r#"
+import os, sys
+
+def handle(event, ctx):
+    value = open("/secrets/LONG").read()
+    print(value)
+    print("y" * 8000, value)
+    print("y" * 16380 + value)
+    os.write(1, (value + "\n").encode())
+    os.write(1, b"z" * 8000 + value.encode() + b"\nafter\n")
+    raise ValueError("y" * 4000 + value)
+"#;
+    let manifest = "version = 1\nsecrets = [\"LONG\"]\n";
+    node.deploy_ok("leaks", &[("app.py", code), ("mote.toml", manifest)]);
+    assert_eq!(node.post("/leaks", b"").status, 500);
+    let all = wait_for("the last line", || {
+        let all = messages(&node, &["leaks"]);
+        has(&all, "after").then_some(all)
+    });
+    assert_eq!(all.iter().filter(|line| line.contains("***")).count(), 5);
+    let mut sinks = all;
+    sinks.push(node.ok(&["describe", "leaks", "-o", "json"]));
+    for file in std::fs::read_dir(node.dir.path().join("data/logs")).expect("the logs") {
+        sinks.push(std::fs::read_to_string(file.expect("a file").path()).expect("text"));
+    }
+    let beginnings = (0..value.len() - 16).step_by(8);
+    let leaked =
+        beginnings.filter(|at| sinks.iter().any(|sink| sink.contains(&value[*at..at + 16])));
+    assert_eq!(leaked.count(), 0);
+}
+
+#[test]
+fn lines_of_a_child_process_belong_to_the_only_call() {
+    let node = Node::start();
+    let code = r#"
+import subprocess, time
+
+def handle(event, ctx):
+    subprocess.run(["echo", "child " + event.text])
+    time.sleep(0.5)
+    return "ok"
+"#;
+    node.deploy_ok("parent", &[("app.py", code)]);
+    let answer = node.post("/parent", b"one");
+    let id = answer.header("mote-invocation").expect("an id").to_owned();
+    wait_for("the line", || {
+        has(&messages(&node, &["parent", "--invocation", &id]), "child one").then_some(())
+    });
+    // This call begins so soon after the other that the line could be of either.
+    assert_eq!(node.post("/parent", b"two").status, 200);
+    wait_for("the line", || has(&messages(&node, &["parent"]), "child two").then_some(()));
+    assert!(!has(&messages(&node, &["parent", "--invocation", &id]), "child two"));
+}

@@ -92,6 +92,14 @@ fn prometheus_has_every_metric_that_rules_and_dashboard_use() {
         });
     }
     assert_eq!(prometheus.query("up")[0]["value"][1], "1");
+    let bearer = format!("Bearer {}", node.token());
+    let fields = [
+        ("authorization", bearer.as_str()),
+        ("accept", "application/openmetrics-text"),
+        ("accept-encoding", "gzip"),
+    ];
+    let scrape = call_at(admin, "GET", "/metrics", &fields, b"");
+    assert_eq!(scrape.header("content-encoding"), Some("gzip"));
     let cpu = prometheus.query("mote_function_cpu_seconds_total");
     let seconds: f64 = cpu[0]["value"][1].as_str().and_then(|text| text.parse().ok()).expect("cpu");
     assert!(seconds > 0.0, "{cpu:?}");
@@ -108,4 +116,53 @@ fn the_rules_for_alerts_are_tested() {
         };
         assert!(output.status.success(), "{output:?}");
     }
+}
+
+#[test]
+fn a_function_that_does_not_fit_its_settings_gets_advice() {
+    let node = Node::start();
+    let code = r#"
+import time
+
+def handle(event, ctx):
+    if event.text == "grow":
+        return str(len(bytearray(b"x") * (200 << 20)))
+    time.sleep(float(event.text or 0))
+    return "ok"
+"#;
+    let manifest = "version = 1\n[limits]\nmemory = \"64MiB\"\n[scale]\nmax = 1\nqueue = 0\n";
+    node.deploy_ok("tight", &[("app.py", code), ("mote.toml", manifest)]);
+    assert_eq!(node.post("/tight", b"").text(), "ok");
+    assert!(node.json(&["describe", "tight", "-o", "json"])["advice"].is_null());
+    let calls = (0..24).map(|_| {
+        let http = node.http;
+        std::thread::spawn(move || call_at(http, "POST", "/tight", &[], b"2").status)
+    });
+    let calls: Vec<_> = calls.collect();
+    let statuses: Vec<_> = calls.into_iter().map(|call| call.join().expect("a status")).collect();
+    assert!(statuses.iter().filter(|status| **status == 429).count() >= 10, "{statuses:?}");
+    let mut expected = vec![("queue-full", "scale", "max = 2")];
+    if node.has_cgroups() {
+        // With this queue, a call that must wait for a start is refused.
+        wait_for("an instance", || (node.post("/tight", b"grow").status == 502).then_some(()));
+        expected.insert(0, ("memory-low", "limits", "memory = \"128MiB\""));
+    }
+    wait_for("the advice", || {
+        let shown = node.json(&["describe", "tight", "-o", "json"]);
+        let all = shown["advice"].as_array().cloned().unwrap_or_default();
+        let text = |one: &serde_json::Value, key: &str| one[key].as_str().unwrap_or("").to_owned();
+        let all = all.iter().map(|one| ["code", "section", "change"].map(|key| text(one, key)));
+        let wanted = expected
+            .iter()
+            .map(|(code, section, change)| [code, section, change].map(|text| (*text).to_owned()));
+        all.eq(wanted).then_some(())
+    });
+    let shown = node.ok(&["describe", "tight"]);
+    assert!(shown.contains("in mote.toml: [scale] max = 2"), "{shown}");
+    let doctor = node.doctor(&[]);
+    assert!(doctor.contains("queue-full: ") && doctor.contains("[scale] max = 2"), "{doctor}");
+    // A deploy begins anew.
+    let manifest = manifest.replace("max = 1", "max = 2");
+    node.deploy_ok("tight", &[("app.py", code), ("mote.toml", &manifest)]);
+    assert!(node.json(&["describe", "tight", "-o", "json"])["advice"].is_null());
 }

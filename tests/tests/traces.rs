@@ -51,7 +51,12 @@ struct Collector {
 }
 
 impl Collector {
-    fn start() -> Option<Self> {
+    /// Starts a collector for these signals.
+    fn start(signals: &[&str]) -> Option<Self> {
+        Self::start_at(signals, free_address(), free_address())
+    }
+
+    fn start_at(signals: &[&str], grpc: SocketAddr, http: SocketAddr) -> Option<Self> {
         let home = std::env::var("HOME").unwrap_or_default();
         let folder = std::env::var("XDG_CACHE_HOME").unwrap_or(format!("{home}/.cache"));
         let script = repository().join("scripts/build-collector.sh");
@@ -63,12 +68,16 @@ impl Collector {
             return None;
         }
         let dir = tempfile::tempdir().expect("a folder");
-        let (grpc, http) = (free_address(), free_address());
         let settings = format!(
             "receivers: {{otlp: {{protocols: {{grpc: {{endpoint: '{grpc}'}}, http: {{endpoint: '{http}'}}}}}}}}\n\
              exporters: {{debug: {{verbosity: detailed}}}}\n\
              service: {{telemetry: {{metrics: {{level: none}}}}, \
-             pipelines: {{traces: {{receivers: [otlp], exporters: [debug]}}}}}}\n"
+             pipelines: {{{}}}}}\n",
+            signals
+                .iter()
+                .map(|signal| format!("{signal}: {{receivers: [otlp], exporters: [debug]}}"))
+                .collect::<Vec<_>>()
+                .join(", ")
         );
         std::fs::write(dir.path().join("settings.yaml"), settings).expect("a file");
         let log = std::fs::File::create(dir.path().join("log")).expect("a file");
@@ -91,12 +100,6 @@ impl Collector {
     /// The spans that have arrived: their ids, the ids of their parents, and their names.
     fn spans(&self) -> Vec<[String; 4]> {
         let log = self.log();
-        let field = |block: &str, name: &str| {
-            let line = block.lines().find(|line| line.trim_start().starts_with(name));
-            line.and_then(|line| line.split_once(": "))
-                .map_or("", |(_, text)| text.trim())
-                .to_owned()
-        };
         let blocks = log.split("Span #").skip(1);
         blocks
             .map(|block| ["Trace ID", "Parent ID", "ID ", "Name"].map(|name| field(block, name)))
@@ -117,7 +120,7 @@ fn a_collector_receives_one_trace_over_http_and_over_grpc() {
     if !mqtt::is_there() {
         return skip(name, "mosquitto is not installed");
     }
-    let Some(collector) = Collector::start() else {
+    let Some(collector) = Collector::start(&["traces", "logs"]) else {
         return skip(name, "no collector: run scripts/build-collector.sh");
     };
     let broker = Broker::start();
@@ -140,6 +143,95 @@ fn a_collector_receives_one_trace_over_http_and_over_grpc() {
         assert_eq!((&last[1], &listens[1]), (&first[2], &last[2]));
         assert!(!node.log().contains("did not reach the collector"), "{}", node.log());
     }
+}
+
+/// A field of a record that the collector has printed.
+fn field(block: &str, name: &str) -> String {
+    let line = block.lines().find(|line| line.trim_start().starts_with(name));
+    line.and_then(|line| line.split_once(": ")).map_or("", |(_, text)| text.trim()).to_owned()
+}
+
+#[test]
+fn a_collector_receives_lines_with_the_place_of_their_call() {
+    let name = "a_collector_receives_lines_with_the_place_of_their_call";
+    let Some(collector) = Collector::start(&["traces", "logs"]) else {
+        return skip(name, "no collector: run scripts/build-collector.sh");
+    };
+    let code = r#"
+import logging
+
+def handle(event, ctx):
+    print("out " + event.text)
+    logging.getLogger().error("bad " + event.text)
+    return event.headers.get("traceparent", "none")
+"#;
+    let blocks = |text: &str| {
+        let log = collector.log();
+        let blocks = log.split("LogRecord #").skip(1);
+        let body = format!("Body: Str({text})");
+        blocks.filter(|block| block.contains(&body)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    for (word, url) in [
+        ("http", format!("http://{}", collector.http)),
+        ("grpc", format!("grpc://{}", collector.grpc)),
+    ] {
+        let node = Node::start_with(&["--trace", "100%", "--otlp", &url]);
+        node.deploy_ok("talks", &[("app.py", code)]);
+        let answer = node.post("/talks", word.as_bytes());
+        let text = answer.text();
+        let place: Vec<_> = text.split('-').collect();
+        let bad = format!("root: bad {word}");
+        let block = wait_for("the line", || blocks(&bad).pop());
+        let of = ["Trace ID", "Span ID", "SeverityText", "Flags"].map(|name| field(&block, name));
+        assert_eq!(of, [place[1], place[2], "ERROR", "1"], "{block}");
+        let id = answer.header("mote-invocation").expect("an id");
+        assert!(block.contains(&format!("faas.invocation_id: Str({id})")), "{block}");
+        let block = wait_for("the line", || blocks(&format!("out {word}")).pop());
+        assert!(block.contains("log.iostream: Str(stdout)"), "{block}");
+        assert!(collector.log().contains("service.name: Str(talks)"));
+        // Without recorded calls, lines are sent all the same, the last ones when the node stops.
+        let node = Node::start_with(&["--trace", "off", "--otlp", &url]);
+        node.deploy_ok("talks", &[("app.py", code)]);
+        let last = format!("last {word}");
+        let answer = node.post("/talks", last.as_bytes());
+        assert_eq!(answer.text(), "none");
+        let node = node.stop_and_restart();
+        let block = wait_for("the line", || blocks(&format!("out {last}")).pop());
+        assert_eq!((field(&block, "Span ID"), field(&block, "Flags")), (String::new(), "0".into()));
+        assert!(!node.log().contains("did not reach the collector"), "{}", node.log());
+    }
+}
+
+#[test]
+fn a_collector_of_traces_alone_is_not_asked_to_take_lines_again() {
+    let name = "a_collector_of_traces_alone_is_not_asked_to_take_lines_again";
+    let Some(collector) = Collector::start(&["traces"]) else {
+        return skip(name, "no collector: run scripts/build-collector.sh");
+    };
+    for url in [format!("http://{}", collector.http), format!("grpc://{}", collector.grpc)] {
+        let node = Node::start_with(&["--otlp", &url]);
+        node.deploy_ok("listens", &[("app.py", LISTENS)]);
+        wait_for("the message", || {
+            node.log().contains("takes no lines of functions").then_some(())
+        });
+        assert!(!node.log().contains("did not reach the collector"), "{}", node.log());
+    }
+}
+
+#[test]
+fn lines_wait_for_a_collector_that_starts_later() {
+    let name = "lines_wait_for_a_collector_that_starts_later";
+    let Some(first) = Collector::start(&["logs"]) else {
+        return skip(name, "no collector: run scripts/build-collector.sh");
+    };
+    let address = first.http;
+    drop(first);
+    let node = Node::start_with(&["--otlp", &format!("http://{address}")]);
+    let code = format!("print('early')\n{LISTENS}");
+    node.deploy_ok("listens", &[("app.py", &code)]);
+    wait_for("the message", || node.log().contains("did not reach the collector").then_some(()));
+    let collector = Collector::start_at(&["traces", "logs"], free_address(), address).expect("one");
+    wait_for("the line", || collector.log().contains("Body: Str(early)").then_some(()));
 }
 
 fn spans(node: &Node, trace: &str) -> Vec<Value> {

@@ -33,16 +33,13 @@ function writeLog(source, text) {
   const lines = ((partials.get(key) ?? '') + text).split('\n');
   const rest = lines.pop();
   partials.delete(key);
-  if (rest.length > LINE_MAX) lines.push(rest);
-  else if (rest) partials.set(key, rest);
+  if (rest) partials.set(key, rest.slice(0, LINE_MAX + 1)); // the rest of a longer line is left out
   for (const line of lines) putLog(stream, source, line);
 }
 
 function putLog(stream, source, line) {
   const bytes = Buffer.from(line);
-  for (let start = 0; start === 0 || start < bytes.length; start += LINE_MAX) {
-    worker.put(Kind.LOG, 0, stream, Buffer.concat([Buffer.of(source, level), bytes.subarray(start, start + LINE_MAX)]));
-  }
+  worker.put(Kind.LOG, 0, stream, Buffer.concat([Buffer.of(source, level), bytes.subarray(0, LINE_MAX)]));
   worker.flush(); // at once: a line must not wait for a slow handler or be lost in a crash
 }
 

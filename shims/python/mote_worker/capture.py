@@ -37,11 +37,8 @@ class LineWriter(io.TextIOBase):
         stream = self.worker.current_stream()
         whole = self.partial.pop(stream, "") + text if self.partial else text
         *lines, rest = whole.split("\n")
-        if len(rest) > LINE_MAX:
-            lines.append(rest)
-            rest = ""
         if rest:
-            self.partial[stream] = rest
+            self.partial[stream] = rest[: LINE_MAX + 1]  # the rest of a longer line is left out
         for line in lines:
             self.worker.log(self.source, 2, line, stream)
         return len(text)
@@ -88,8 +85,7 @@ class LineCapture:
 
     def log(self, source, level, line, stream):
         data = line.encode("utf-8", "backslashreplace")
-        for start in range(0, len(data), LINE_MAX) or (0,):
-            self.put(LOG, 0, stream, bytes((source, level)) + data[start : start + LINE_MAX])
+        self.put(LOG, 0, stream, bytes((source, level)) + data[:LINE_MAX])
         self.flush()  # at once: a line must not wait for a slow handler or be lost in a crash
 
     def logger(self):

@@ -22,6 +22,14 @@ from mote_worker.wire import (
 )
 
 
+def end_of(trace):
+    """The last whole lines of a trace. The beginning of a line could be a part of a secret."""
+    lines = [line[:LINE_MAX] for line in trace.split("\n")]
+    while len(lines) > 1 and sum(map(len, lines)) > LINE_MAX:
+        del lines[0]
+    return "\n".join(lines)
+
+
 class FrameWriter:
     """The part of `Worker` that sends; its fields are set there."""
 
@@ -89,7 +97,7 @@ class FrameWriter:
         if event and event._output:
             with self.state:
                 event._output.close()
-        fault = {"kind": kind, "message": message[:4096], "trace": trace[-LINE_MAX:],
+        fault = {"kind": kind, "message": message[:4096], "trace": end_of(trace),
                  "entered_ns": entered, "returned_ns": returned}  # fmt: skip
         self.put(ERROR, END, stream, json.dumps(fault).encode())
 

@@ -77,6 +77,23 @@ pub struct Function {
     /// The last failure, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
+    /// What its owner could change in its manifest, the most urgent first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<Advice>,
+}
+
+/// A change of a function's manifest, and what the node has seen that speaks for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Advice {
+    /// `memory-low`, `memory-high`, `cpu-low`, `queue-full`, `idle-short`, `min-zero`, `min-unused` or
+    /// `start-cold`.
+    pub code: String,
+    /// What was seen, and over how long.
+    pub text: String,
+    /// The section of `mote.toml`.
+    pub section: String,
+    /// The line for this section.
+    pub change: String,
 }
 
 /// The access mode that is assumed for a function of an older node, which sends no access mode.

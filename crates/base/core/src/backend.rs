@@ -156,6 +156,17 @@ pub struct Usage {
     pub pids: u32,
 }
 
+/// What an instance has used since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// The most memory in bytes; 0 if the machine does not keep it.
+    pub memory_bytes: u64,
+    /// CPU time in nanoseconds.
+    pub cpu_ns: u64,
+    /// For how long the CPU limit held it back, in nanoseconds.
+    pub held_back_ns: u64,
+}
+
 /// A running instance. Dropping this kills the instance and everything in it.
 pub struct Started {
     /// For shims, workers and per-invocation programs: the engine's end of the worker protocol, a
@@ -204,6 +215,11 @@ pub trait InstanceControl: Send + Sync {
     /// The resources that the instance uses now; `None` if the machine cannot measure them. May
     /// read a few small files.
     fn usage(&self) -> Option<Usage>;
+    /// What the instance has used since its start; `None` if the machine cannot measure it. May read
+    /// a few small files.
+    fn peaks(&self) -> Option<Peaks> {
+        None
+    }
     /// Resolves when the instance has ended. It must be called only once.
     fn exited(&self) -> BoxFuture<Exit>;
 }

@@ -56,6 +56,16 @@ impl FunctionGauges {
     }
 }
 
+impl FunctionGauges {
+    /// Bytes sent and received by destination. All revisions of a function share them.
+    fn egress(&self) -> BTreeMap<String, Vec<(String, u64, u64)>> {
+        let revisions = self.0.revisions().into_iter();
+        let all = revisions
+            .map(|revision| (revision.spec.name.to_string(), revision.metrics.egress.all()));
+        all.filter(|(_, destinations)| !destinations.is_empty()).collect()
+    }
+}
+
 impl Collector for FunctionGauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let all = self.figures();
@@ -90,6 +100,22 @@ impl Collector for FunctionGauges {
             let seconds = (figures.cpu_ns + figures.ended_cpu_ns) as f64 / 1e9;
             let labels = [("function", function.as_str())];
             ConstCounter::new(seconds).encode(family.encode_family(&labels)?)?;
+        }
+        let egress = self.egress();
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let help = "Bytes to and from the destinations of functions";
+        let mut family = encoder.encode_descriptor("egress", help, Some(&Unit::Bytes), kind)?;
+        for (function, destinations) in &egress {
+            for (destination, sent, received) in destinations {
+                for (direction, bytes) in [("sent", sent), ("received", received)] {
+                    let labels = [
+                        ("function", function.as_str()),
+                        ("destination", destination.as_str()),
+                        ("direction", direction),
+                    ];
+                    ConstCounter::new(*bytes).encode(family.encode_family(&labels)?)?;
+                }
+            }
         }
         let ledger = self.0.ledger_status();
         for (name, help, bytes) in [

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::durations::{DurationHistogram, Latencies};
+use crate::egress_doors::Destinations;
 use mote_core::{Fault, Phases, Trigger};
 use mote_spec::FunctionName;
 use parking_lot::Mutex;
@@ -170,6 +171,7 @@ impl Metrics {
                 by_trigger: Default::default(),
                 timings: OnceLock::new(),
                 ended_cpu_ns: AtomicU64::new(0),
+                egress: Destinations::default(),
             })
         };
         self.functions.lock().entry(name.clone()).or_insert_with(made).clone()
@@ -256,6 +258,8 @@ pub struct FunctionMetrics {
     by_trigger: [OnceLock<TriggerMetrics>; TRIGGERS.len()],
     timings: OnceLock<Timings>,
     ended_cpu_ns: AtomicU64,
+    /// What is carried to and from the destinations of the manifest.
+    pub(crate) egress: Destinations,
 }
 
 struct TriggerMetrics {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use mote_core::backend::{InstanceLimits, Usage};
+use mote_core::backend::{InstanceLimits, Peaks, Usage};
 
 use crate::plan::CgroupDir;
 use crate::sys;
@@ -368,6 +368,25 @@ impl InstanceCgroup {
             },
         };
         Some(usage)
+    }
+
+    /// What the instance has used since its start; `None` if no controller counts it.
+    pub(crate) fn peaks(&self) -> Option<Peaks> {
+        let Usage { memory_bytes, cpu_ns, .. } = self.usage()?;
+        let (memory_file, held_back_ns) = match self.version {
+            Version::V1 => {
+                ("memory.max_usage_in_bytes", self.field("cpu", "cpu.stat", "throttled_time"))
+            }
+            _ => {
+                let held_back_us = self.field("cpu", "cpu.stat", "throttled_usec");
+                ("memory.peak", held_back_us.map(|us| us * 1_000))
+            }
+        };
+        let peak = self.dirs.get("memory").map(|dir| dir.join(memory_file));
+        let peak = peak.and_then(|path| fs::read_to_string(path).ok()?.trim().parse().ok());
+        // Kernels before 5.19 do not keep the peak.
+        let memory_bytes = memory_bytes.max(peak.unwrap_or(0));
+        Some(Peaks { memory_bytes, cpu_ns, held_back_ns: held_back_ns.unwrap_or(0) })
     }
 
     /// Lets the instance run only when nothing else needs the processor, or restores the usual

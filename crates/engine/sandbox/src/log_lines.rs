@@ -8,8 +8,8 @@ use mote_core::wire::{self, FrameKind};
 use crate::outbox::OUTBOX_BYTES_MAX;
 use crate::sys;
 
-/// The maximum number of bytes in one log line. A longer line is split.
-const LINE_BYTES_MAX: usize = 8 << 10;
+/// The maximum number of bytes in one log line. The rest of a longer line is left out.
+const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// One output stream of a program.
 pub(crate) struct LogLines {
@@ -52,11 +52,11 @@ impl LogLines {
     /// Adds bytes that did not come from the pipe.
     pub(crate) fn add(&mut self, outbox: &mut Vec<u8>, stream: u32, bytes: &[u8]) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-            for piece in part.chunks(LINE_BYTES_MAX) {
-                self.line.extend_from_slice(piece);
-                if piece.ends_with(b"\n") || self.line.len() >= LINE_BYTES_MAX {
-                    self.put(outbox, stream);
-                }
+            let text = part.strip_suffix(b"\n").unwrap_or(part);
+            let room = LINE_BYTES_MAX - self.line.len();
+            self.line.extend_from_slice(&text[..text.len().min(room)]);
+            if text.len() < part.len() {
+                self.put(outbox, stream);
             }
         }
     }
@@ -69,8 +69,7 @@ impl LogLines {
     }
 
     fn put(&mut self, outbox: &mut Vec<u8>, stream: u32) {
-        let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
-        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        let text = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
         if !text.is_empty() {
             put_line(outbox, stream, self.source, text);
             self.last = String::from_utf8_lossy(&text[..text.len().min(512)]).into_owned();
@@ -108,4 +107,24 @@ pub(crate) fn drain(
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use mote_core::wire::HEADER_BYTES;
+
+    use super::*;
+
+    #[test]
+    fn the_rest_of_a_long_line_is_left_out() {
+        let mut lines = LogLines::new([1, 2]);
+        let mut outbox = Vec::new();
+        lines.add(&mut outbox, 1, &[b'x'; 20_000]);
+        lines.add(&mut outbox, 1, b"yyy\nshort\r\n\nlast");
+        assert_eq!(lines.last(), "short");
+        lines.flush(&mut outbox, 1);
+        let lengths = [LINE_BYTES_MAX, 5, 4].map(|length| HEADER_BYTES + 2 + length);
+        assert_eq!(outbox.len(), lengths.iter().sum::<usize>());
+        assert!(outbox.ends_with(b"last") && !outbox.contains(&b'y'));
+    }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use mote_core::backend::{BoxFuture, Exit, InstanceControl, Started, Usage};
+use mote_core::backend::{BoxFuture, Exit, InstanceControl, Peaks, Started, Usage};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
@@ -128,6 +128,10 @@ impl InstanceControl for Control {
 
     fn usage(&self) -> Option<Usage> {
         self.cgroup.as_ref()?.usage()
+    }
+
+    fn peaks(&self) -> Option<Peaks> {
+        self.cgroup.as_ref()?.peaks()
     }
 
     fn exited(&self) -> BoxFuture<Exit> {

@@ -3,7 +3,10 @@
 use mote_api::types::{Check, CheckState, DoctorReport};
 use mote_sandbox::State;
 
-use super::{Node, interpreters, nats, reach};
+use super::{Node, advice, interpreters, nats, reach};
+
+/// How much advice for functions the report contains.
+const ADVICE_MAX: usize = 10;
 
 /// The checks that need a running node.
 pub(crate) async fn report(node: &Node) -> DoctorReport {
@@ -37,8 +40,39 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     checks.extend(
         node.addresses.compat.iter().map(|(platform, address)| of_platform(platform, address)),
     );
+    checks.extend(of_functions(node));
     let functions = if reach.is_empty() { reach::functions(node) } else { Vec::new() };
     DoctorReport { checks, reach, functions }
+}
+
+/// What owners could change in their functions' manifests.
+fn of_functions(node: &Node) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let mut further = 0;
+    for revision in node.data_path.engine.list() {
+        for advice in advice::of(&revision) {
+            if checks.len() >= ADVICE_MAX {
+                further += 1;
+                continue;
+            }
+            checks.push(Check {
+                name: revision.spec.name.to_string(),
+                state: match advice::is_urgent(&advice) {
+                    true => CheckState::Warn,
+                    false => CheckState::Ok,
+                },
+                detail: format!("{}: {}", advice.code, advice.text),
+                hint: Some(format!("in its mote.toml: [{}] {}", advice.section, advice.change)),
+            });
+        }
+    }
+    checks.extend((further > 0).then(|| Check {
+        name: "advice".to_owned(),
+        state: CheckState::Ok,
+        detail: format!("{further} more for functions"),
+        hint: Some("mote describe shows the advice for a function".to_owned()),
+    }));
+    checks
 }
 
 /// Reports other users that could replace the data folder. If every user could, the node would not

@@ -1,6 +1,7 @@
 //! Operations on one function, shared by all APIs.
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_stream::stream;
@@ -22,6 +23,8 @@ use crate::log_line::{REMOVED, log_line};
 
 /// How long the removal of a function waits for the end of its log to be written.
 const LOG_WAIT: Duration = Duration::from_secs(2);
+/// How many lines in memory are read at a time. Up to 16 parts wait for a client that does not read.
+const PART_LINES: usize = 16;
 
 /// The live revision of `name`, or 404 with similar names.
 pub(crate) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Problem> {
@@ -103,11 +106,19 @@ pub(crate) fn log_lines(
     follow: bool,
 ) -> (Vec<LogLine>, BoxStream<'static, LogLine>) {
     let name = name.to_owned();
-    let (held, mut following) = log.follow();
-    let held = held.iter().map(|line| log_line(&name, line)).collect();
-    if !follow {
-        return (held, futures_util::stream::empty().boxed());
-    }
+    let (kept, following) = match follow {
+        true => followed(&name, log),
+        false => (log.kept(), futures_util::stream::empty().boxed()),
+    };
+    let held = log.lines(kept.start, usize::MAX);
+    let held = held.iter().filter(|line| line.sequence < kept.end);
+    (held.map(|line| log_line(&name, line)).collect(), following)
+}
+
+/// The positions of the kept lines, and a stream of the lines after them.
+pub(crate) fn followed(name: &str, log: &FunctionLog) -> (Range<u64>, BoxStream<'static, LogLine>) {
+    let name = name.to_owned();
+    let (kept, mut following) = log.follow();
     let lines = stream! {
         loop {
             match following.recv().await {
@@ -117,7 +128,36 @@ pub(crate) fn log_lines(
             }
         }
     };
-    (held, lines.boxed())
+    (kept, lines.boxed())
+}
+
+/// Lines in memory. A reader holds only a part of them at a time, because there may be many readers.
+pub(crate) struct HeldLines {
+    name: String,
+    /// A reader must not keep the log of a removed function.
+    log: Weak<FunctionLog>,
+    positions: Range<u64>,
+}
+
+impl HeldLines {
+    pub(crate) fn new(name: &str, log: &Arc<FunctionLog>, positions: Range<u64>) -> Self {
+        Self { name: name.to_owned(), log: Arc::downgrade(log), positions }
+    }
+
+    /// The next lines; `None` if there are no more. The log may drop lines before they are read; then
+    /// a line says how many.
+    pub(crate) fn next(&mut self) -> Option<Vec<LogLine>> {
+        let Range { start, end } = self.positions;
+        let part = self.log.upgrade()?.lines(start, PART_LINES);
+        let part = part.iter().filter(|line| line.sequence < end);
+        let mut part: Vec<_> = part.map(|line| log_line(&self.name, line)).collect();
+        let first = part.first().map_or(end, |line| line.sequence);
+        self.positions.start = part.last().map_or(end, |line| line.sequence + 1);
+        if first > start {
+            part.insert(0, log_line(&self.name, &lost(first - start)));
+        }
+        (!part.is_empty()).then_some(part)
+    }
 }
 
 fn lost(lines: u64) -> EngineLine {
@@ -130,5 +170,37 @@ fn lost(lines: u64) -> EngineLine {
         instance: 0,
         invocation: None,
         text: format!("{lines} lines were skipped, because they arrived too fast"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mote_spec::FunctionName;
+
+    use super::*;
+
+    #[test]
+    fn lines_in_memory_are_read_in_parts() {
+        let log = Arc::new(FunctionLog::new(FunctionName::new("f").unwrap(), None));
+        let write = |count: usize| {
+            (0..count).for_each(|_| log.platform(LogLevel::Info, 1, 0, "x"));
+        };
+        write(2 * PART_LINES + 5);
+        let mut held = HeldLines::new("f", &log, log.kept());
+        let mut parts = Vec::new();
+        while let Some(part) = held.next() {
+            parts.push(part.len());
+            write(1);
+        }
+        assert_eq!(parts, [PART_LINES, PART_LINES, 5]);
+        // The log drops lines that a slow reader has not read.
+        let mut held = HeldLines::new("f", &log, log.kept());
+        assert_eq!(held.next().unwrap()[0].sequence, 1);
+        write(1_000);
+        let skipped = log.kept().start - (PART_LINES as u64 + 1);
+        let message = format!("{skipped} lines were skipped, because they arrived too fast");
+        assert_eq!(held.next().unwrap()[0].message, message);
+        drop(log);
+        assert!(held.next().is_none());
     }
 }

@@ -1,21 +1,34 @@
 //! Numbered files of lines that take a bounded part of the disk.
 //!
-//! Lines are appended to the newest file, and the oldest files are removed. Nothing is synchronised
-//! to the disk for each line: what was appended survives the end of the process, and a power cut
-//! may lose what the kernel has not written back yet.
+//! Functions that write little share files, because a file for each would write many more pages to the
+//! disk. A function that writes more has a folder with files of its own. When all files together are
+//! too large, the oldest file is removed of the owner that has the most for each of its functions, so
+//! no function displaces the lines of others.
+//! Nothing is synchronised to the disk for each line: what was appended survives the end of the
+//! process, and a power cut may lose what the kernel has not written back yet.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
-/// A new file begins when the newest one has this part of all bytes.
+/// The maximum size of a file, as a part of all bytes.
 const FILES: u64 = 64;
-/// The maximum number of files. Each start of a node that writes lines begins one.
-const FILES_MAX: usize = 256;
+/// A function's share of all bytes is at least this many files, so that it does not lose everything at
+/// once.
+const FILES_OF_SHARE: u64 = 4;
+/// Files are not made smaller than this, however many functions there are.
+const FILE_BYTES_MIN: u64 = 16 << 10;
+/// The maximum number of files. Each start of a node begins one for each function that writes lines.
+const FILES_MAX: usize = 8_192;
 const SUFFIX: &str = ".jsonl";
+/// The owner of the shared files, which are in no function's folder.
+pub const SHARED: &str = "";
+/// The least number of functions for which the shared files count.
+const SHARERS_MIN: usize = 4;
 
 /// The limits of a folder of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,24 +57,46 @@ pub struct LogFile {
 pub struct LogWriter {
     dir: PathBuf,
     limits: LogLimits,
-    current: Option<Current>,
+    owners: BTreeMap<String, Owner>,
+    /// How many functions write to the shared files.
+    sharers: usize,
+    /// Of all files.
+    bytes: u64,
+    files: usize,
     /// The number of the next file.
     next: u64,
     day: u64,
     bytes_today: u64,
 }
 
-#[derive(Debug)]
-struct Current {
-    file: File,
+/// The files of one function, or the shared ones, oldest first.
+#[derive(Debug, Default)]
+struct Owner {
+    files: VecDeque<Numbered>,
     bytes: u64,
-    day: u64,
-    /// Whether the last write failed, so that its last line may have no end.
+    /// The day on which this writer has begun the newest file.
+    day: Option<u64>,
+    /// Whether the last write failed, so that the last line may have no end.
     is_torn: bool,
 }
 
-/// All files of a folder, oldest first. A folder that does not exist has none.
-pub fn files(dir: &Path) -> io::Result<Vec<LogFile>> {
+#[derive(Debug)]
+struct Numbered {
+    number: u64,
+    bytes: u64,
+    modified: SystemTime,
+}
+
+/// All files that may have lines of a function, oldest first.
+pub fn files(dir: &Path, function: &str) -> io::Result<Vec<LogFile>> {
+    let mut all = files_in(dir)?;
+    all.append(&mut files_in(&dir.join(function))?);
+    all.sort_unstable_by_key(|file| file.number);
+    Ok(all)
+}
+
+/// The files of one folder. A folder that does not exist has none.
+fn files_in(dir: &Path) -> io::Result<Vec<LogFile>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -83,26 +118,48 @@ pub fn files(dir: &Path) -> io::Result<Vec<LogFile>> {
     Ok(all)
 }
 
+impl Owner {
+    fn new(files: Vec<LogFile>) -> Self {
+        let bytes = files.iter().map(|file| file.bytes).sum();
+        let files = files.into_iter().map(|LogFile { number, bytes, modified, .. }| Numbered {
+            number,
+            bytes,
+            modified,
+        });
+        Self { files: files.collect(), bytes, ..Self::default() }
+    }
+}
+
 impl LogWriter {
     /// Prepares the folder, which is made for this user alone. Writes no file yet.
     pub fn open(dir: &Path, limits: LogLimits, now_ms: u64) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let mut owners = BTreeMap::from([(SHARED.to_owned(), Owner::new(files_in(dir)?))]);
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            let name = entry.file_name().into_string();
+            if let (true, Ok(name)) = (entry.file_type()?.is_dir(), name) {
+                owners.insert(name, Owner::new(files_in(&entry.path())?));
+            }
+        }
+        let day = now_ms / DAY_MS;
+        let all = || owners.values().flat_map(|owner| &owner.files);
+        let is_today = |file: &&Numbered| {
+            let since = file.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            since.as_millis() as u64 / DAY_MS == day
+        };
         let mut writer = Self {
             dir: dir.to_owned(),
             limits,
-            current: None,
-            next: 1,
-            day: now_ms / DAY_MS,
-            bytes_today: 0,
+            bytes: all().map(|file| file.bytes).sum(),
+            files: all().count(),
+            sharers: 0,
+            next: all().map(|file| file.number + 1).max().unwrap_or(1),
+            day,
+            bytes_today: all().filter(is_today).map(|file| file.bytes).sum(),
+            owners,
         };
         writer.remove_old()?;
-        let all = files(dir)?;
-        writer.next = all.last().map_or(1, |file| file.number + 1);
-        let is_today = |file: &&LogFile| {
-            let since = file.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            since.as_millis() as u64 / DAY_MS == writer.day
-        };
-        writer.bytes_today = all.iter().filter(is_today).map(|file| file.bytes).sum();
         Ok(writer)
     }
 
@@ -120,74 +177,150 @@ impl LogWriter {
         self.limits.bytes_per_day.saturating_sub(self.bytes_today)
     }
 
-    /// Appends whole lines, in one write, at most a 64th of the bytes of all files. Blocks.
-    pub fn append(&mut self, lines: &[u8], now_ms: u64) -> io::Result<()> {
+    /// Notes how many functions write to the shared files now.
+    pub fn set_sharers(&mut self, sharers: usize) {
+        self.sharers = sharers;
+    }
+
+    /// Appends whole lines to the files of a function or to the [`SHARED`] ones, in one write, at most
+    /// a 64th of the bytes of all files. Blocks.
+    pub fn append(&mut self, function: &str, lines: &[u8], now_ms: u64) -> io::Result<()> {
         let day = now_ms / DAY_MS;
-        let is_full = |current: &Current| {
-            let bytes = current.bytes + lines.len() as u64;
-            bytes > self.limits.bytes / FILES || current.day != day
+        let length = lines.len() as u64;
+        while self.bytes + length > self.limits.bytes
+            && let Some(most) = self.owner_with_most(|owner, functions| owner.bytes / functions)
+        {
+            self.remove_oldest(&most)?;
+        }
+        let file_bytes = self.file_bytes();
+        let is_full = |owner: &Owner| {
+            let newest = owner.files.back().map_or(0, |file| file.bytes);
+            newest + length > file_bytes || owner.day != Some(day)
         };
-        if self.current.as_ref().is_none_or(is_full) {
-            self.begin(day)?;
+        if self.owners.get(function).is_none_or(is_full) {
+            self.begin(function, day)?;
         }
-        let Some(current) = &mut self.current else { return Ok(()) };
-        let torn = std::mem::replace(&mut current.is_torn, true);
-        if torn {
-            current.file.write_all(b"\n")?;
+        let path = |number: u64| path(&self.dir, function, number);
+        let Some(owner) = self.owners.get_mut(function) else { return Ok(()) };
+        let Some(newest) = owner.files.back_mut() else { return Ok(()) };
+        let file = OpenOptions::new().append(true).open(path(newest.number));
+        // If somebody has removed the file, the next lines begin another one.
+        let mut file = file.inspect_err(|_| owner.day = None)?;
+        if std::mem::replace(&mut owner.is_torn, true) {
+            file.write_all(b"\n")?;
         }
-        current.file.write_all(lines)?;
-        current.is_torn = false;
-        current.bytes += lines.len() as u64;
-        self.bytes_today += lines.len() as u64;
+        file.write_all(lines)?;
+        owner.is_torn = false;
+        newest.bytes += length;
+        newest.modified = SystemTime::now();
+        owner.bytes += length;
+        self.bytes += length;
+        self.bytes_today += length;
         Ok(())
     }
 
-    /// Writes everything to the disk. Blocks.
-    pub fn sync(&mut self) -> io::Result<()> {
-        self.current.as_ref().map_or(Ok(()), |current| current.file.sync_data())
+    /// The size at which a file is full: a function's share of all bytes has several files.
+    fn file_bytes(&self) -> u64 {
+        let share = self.limits.bytes / self.owners.len().max(1) as u64;
+        (share / FILES_OF_SHARE).max(FILE_BYTES_MIN).min(self.limits.bytes / FILES)
     }
 
-    fn begin(&mut self, day: u64) -> io::Result<()> {
-        self.sync()?;
-        let path = self.dir.join(format!("{:06}{SUFFIX}", self.next));
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
-        self.current = Some(Current { file, bytes: 0, day, is_torn: false });
+    fn begin(&mut self, function: &str, day: u64) -> io::Result<()> {
+        self.remove_old()?;
+        DirBuilder::new().recursive(true).mode(0o700).create(self.dir.join(function))?;
+        let path = path(&self.dir, function, self.next);
+        OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+        let owner = self.owners.entry(function.to_owned()).or_default();
+        let modified = SystemTime::now();
+        owner.files.push_back(Numbered { number: self.next, bytes: 0, modified });
+        (owner.day, owner.is_torn) = (Some(day), false);
         self.next += 1;
-        self.remove_old()
+        self.files += 1;
+        Ok(())
     }
 
-    /// Removes files that are too old, and the oldest ones while all together are too large.
+    /// Removes files that are too old, and some if there are too many.
     pub fn remove_old(&mut self) -> io::Result<()> {
-        let mut all = files(&self.dir)?;
-        let newest = self.current.is_some().then(|| self.next - 1);
-        all.retain(|file| Some(file.number) != newest);
-        let now = SystemTime::now();
-        // The newest file may grow to its full size.
-        let room = self.limits.bytes - self.limits.bytes / FILES;
-        let mut total: u64 = all.iter().map(|file| file.bytes).sum();
-        let mut left = all.len();
-        for file in all {
-            let age = now.duration_since(file.modified).unwrap_or_default();
-            if total <= room && left < FILES_MAX && age <= self.limits.age {
-                continue;
+        let (now, age_max) = (SystemTime::now(), self.limits.age);
+        let is_old = |owner: &Owner| {
+            let age = |file: &Numbered| now.duration_since(file.modified).unwrap_or_default();
+            owner.files.front().is_none_or(|file| age(file) > age_max)
+        };
+        let old = self.owners.iter().filter(|(_, owner)| is_old(owner));
+        let mut old: Vec<String> = old.map(|(name, _)| name.clone()).collect();
+        while let Some(name) = old.last() {
+            self.remove_oldest(name)?;
+            if !self.owners.get(name).is_some_and(is_old) {
+                old.pop();
             }
-            std::fs::remove_file(&file.path)?;
-            total -= file.bytes;
-            left -= 1;
+        }
+        while self.files >= FILES_MAX
+            && let Some(most) = self.owner_with_most(|owner, _| owner.files.len() as u64)
+        {
+            self.remove_oldest(&most)?;
+        }
+        Ok(())
+    }
+
+    /// The owner with the most, by its files and its number of functions.
+    fn owner_with_most(&self, of: impl Fn(&Owner, u64) -> u64) -> Option<String> {
+        let of = |(name, owner): &(&String, &Owner)| {
+            let is_shared = name.as_str() == SHARED;
+            of(owner, if is_shared { self.sharers.max(SHARERS_MIN) as u64 } else { 1 })
+        };
+        self.owners.iter().max_by_key(of).map(|(name, _)| name.clone())
+    }
+
+    /// Removes the oldest file of a function, and the function's folder with the last one.
+    fn remove_oldest(&mut self, function: &str) -> io::Result<()> {
+        let Some(owner) = self.owners.get_mut(function) else { return Ok(()) };
+        if let Some(file) = owner.files.pop_front() {
+            owner.bytes -= file.bytes;
+            self.bytes -= file.bytes;
+            self.files -= 1;
+            match std::fs::remove_file(path(&self.dir, function, file.number)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        if owner.files.is_empty() {
+            self.owners.remove(function);
+            if function != SHARED {
+                // The folder stays if it has other files.
+                let _ = std::fs::remove_dir(self.dir.join(function));
+            }
         }
         Ok(())
     }
 }
 
+fn path(dir: &Path, function: &str, number: u64) -> PathBuf {
+    dir.join(function).join(format!("{number:06}{SUFFIX}"))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     const LIMITS: LogLimits =
-        LogLimits { bytes: 64 * 1_000, age: Duration::from_secs(3_600), bytes_per_day: 90_000 };
+        LogLimits { bytes: 1 << 20, age: Duration::from_secs(3_600), bytes_per_day: 2 << 20 };
+
+    fn all(dir: &Path) -> Vec<LogFile> {
+        let folders = std::fs::read_dir(dir).unwrap().map(|folder| folder.unwrap().path());
+        folders.filter(|path| path.is_dir()).flat_map(|path| files_in(&path).unwrap()).collect()
+    }
 
     fn numbers(dir: &Path) -> Vec<u64> {
-        files(dir).unwrap().iter().map(|file| file.number).collect()
+        let mut numbers: Vec<_> = all(dir).iter().map(|file| file.number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    fn text(dir: &Path, function: &str) -> String {
+        let files = files(dir, function).unwrap();
+        files.iter().map(|file| std::fs::read_to_string(&file.path).unwrap()).collect()
     }
 
     #[test]
@@ -196,16 +329,70 @@ mod tests {
         let dir = dir.path().join("logs");
         let mut writer = LogWriter::open(&dir, LIMITS, 0).unwrap();
         assert_eq!(numbers(&dir), [0_u64; 0]);
-        for at in 0..900 {
-            writer.append(format!("{at:099}\n").as_bytes(), 0).unwrap();
-            let total: u64 = files(&dir).unwrap().iter().map(|file| file.bytes).sum();
-            assert!(total <= LIMITS.bytes, "{total}");
+        for at in 0..2_100 {
+            writer.append("f", format!("{at:0999}\n").as_bytes(), 0).unwrap();
+            let total: u64 = all(&dir).iter().map(|file| file.bytes).sum();
+            assert!(total <= LIMITS.bytes && total == writer.bytes, "{total}");
         }
-        let last = files(&dir).unwrap().pop().unwrap();
-        let text = std::fs::read_to_string(&last.path).unwrap();
-        assert!(text.ends_with("899\n"), "{text}");
+        assert!(text(&dir, "f").ends_with("2099\n"));
         assert_eq!(writer.left_today(0), 0);
         assert_eq!(writer.left_today(DAY_MS), LIMITS.bytes_per_day);
+    }
+
+    #[test]
+    fn a_function_that_writes_much_displaces_only_its_own_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = LogWriter::open(dir.path(), LIMITS, 0).unwrap();
+        let quiet: String = (0..100).map(|at| format!("{at:099}\n")).collect();
+        for name in ["one", "two"] {
+            writer.append(name, quiet.as_bytes(), 0).unwrap();
+        }
+        for at in 0..3_000 {
+            writer.append("loud", format!("{at:0999}\n").as_bytes(), 0).unwrap();
+        }
+        assert_eq!((text(dir.path(), "one"), text(dir.path(), "two")), (quiet.clone(), quiet));
+        // A second loud function takes half of the room.
+        for at in 0..3_000 {
+            writer.append("also", format!("{at:0999}\n").as_bytes(), 0).unwrap();
+        }
+        let [loud, also] = ["loud", "also"].map(|name| text(dir.path(), name).len());
+        assert!(loud > 400_000 && also > 400_000, "{loud} {also}");
+        assert_eq!(text(dir.path(), "one").len(), 10_000);
+    }
+
+    #[test]
+    fn shared_files_count_for_their_functions() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = LogWriter::open(dir.path(), LIMITS, 0).unwrap();
+        writer.set_sharers(12);
+        let line = |at| format!("{at:0999}\n");
+        for at in 0..600 {
+            writer.append(SHARED, line(at).as_bytes(), 0).unwrap();
+        }
+        for at in 0..2_000 {
+            writer.append("loud", line(at).as_bytes(), 0).unwrap();
+        }
+        // The shares would be 600,000 / 12 bytes and the rest: only the loud function loses lines.
+        let shared = files_in(dir.path()).unwrap().iter().map(|file| file.bytes).sum::<u64>();
+        assert_eq!(shared, 600_000);
+        let of_function = text(dir.path(), "loud");
+        assert!(of_function.starts_with('0') && of_function.ends_with("1999\n"));
+    }
+
+    #[test]
+    fn many_functions_keep_their_newest_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = LogWriter::open(dir.path(), LIMITS, 0).unwrap();
+        for at in 0..100 {
+            for function in 0..20 {
+                let line = format!("{at:0999}\n");
+                writer.append(&format!("f{function}"), line.as_bytes(), 0).unwrap();
+            }
+        }
+        for function in 0..20 {
+            let text = text(dir.path(), &format!("f{function}"));
+            assert!(text.len() >= 16_000 && text.ends_with("99\n"), "{}", text.len());
+        }
     }
 
     #[test]
@@ -213,24 +400,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         let now_ms = now.as_millis() as u64;
+        std::fs::write(dir.path().join("000007.jsonl"), "old\n").unwrap();
         let mut writer = LogWriter::open(dir.path(), LIMITS, now_ms).unwrap();
-        writer.append(b"one\n", now_ms).unwrap();
+        writer.append("f", b"one\n", now_ms).unwrap();
         let mut writer = LogWriter::open(dir.path(), LIMITS, now_ms).unwrap();
-        assert_eq!(writer.next_number(), 2);
-        assert_eq!(writer.left_today(now_ms), LIMITS.bytes_per_day - 4);
-        writer.append(b"two\n", now_ms).unwrap();
-        writer.append(b"three\n", now_ms + DAY_MS).unwrap();
-        assert_eq!(numbers(dir.path()), [1, 2, 3]);
+        assert_eq!(writer.next_number(), 9);
+        assert_eq!(writer.left_today(now_ms), LIMITS.bytes_per_day - 8);
+        writer.append("f", b"two\n", now_ms).unwrap();
+        writer.append("f", b"three\n", now_ms + DAY_MS).unwrap();
+        assert_eq!(numbers(dir.path()), [8, 9, 10]);
+        assert_eq!(text(dir.path(), "f"), "old\none\ntwo\nthree\n");
     }
 
     #[test]
     fn old_files_are_removed_when_a_node_starts() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = LogWriter::open(dir.path(), LIMITS, 0).unwrap();
-        writer.append(b"one\n", 0).unwrap();
-        let first = File::options().append(true).open(dir.path().join("000001.jsonl")).unwrap();
+        writer.append("f", b"one\n", 0).unwrap();
+        let first = File::options().append(true).open(dir.path().join("f/000001.jsonl")).unwrap();
         first.set_modified(SystemTime::now() - 2 * LIMITS.age).unwrap();
         LogWriter::open(dir.path(), LIMITS, 0).unwrap();
-        assert_eq!(numbers(dir.path()), [0_u64; 0]);
+        assert!(!dir.path().join("f").exists());
     }
 }

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use mote_api::client::{Client, InvocationFilter};
-use mote_api::types::{Function, Instance, MqttStatus, Rate, Scaling, Stop, Urls};
+use mote_api::types::{Advice, Function, Instance, MqttStatus, Rate, Scaling, Stop, Urls};
 use mote_spec::quantity::{duration_text, size_text};
 
 use super::args::RemoveFunctions;
@@ -197,6 +197,11 @@ pub(super) fn describe_text(function: &Function) -> String {
             requests.cold_starts
         ),
     );
+    for (at, advice) in function.advice.iter().enumerate() {
+        let Advice { code, text, section, change } = advice;
+        line(if at == 0 { "advice" } else { "" }, &format!("{code}: {text}"));
+        line("", &format!("in mote.toml: [{section}] {change}"));
+    }
     for instance in &function.instances {
         let memory = instance.memory_bytes.map(size_text).unwrap_or_default();
         let pid = instance.pid.map(|pid| format!("pid {pid}")).unwrap_or_default();

@@ -20,10 +20,10 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::egress_doors::Instance;
 use crate::egress_doors::door::{CONNECT_TIMEOUT, Door, within};
 use crate::egress_doors::relay::PIECE;
 use crate::egress_doors::shares::{CONNECTIONS_MAX, Place};
+use crate::egress_doors::{EgressBytes, Instance};
 
 /// How long a flow lasts after its last datagram. This is the minimum for address translators (RFC
 /// 4787, REQ-5).
@@ -40,6 +40,7 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 struct Flow {
     outside: OnceLock<UdpSocket>,
     state: Mutex<State>,
+    bytes: Arc<EgressBytes>,
 }
 
 struct State {
@@ -49,9 +50,9 @@ struct State {
 }
 
 impl Flow {
-    fn new() -> Arc<Self> {
+    fn new(bytes: Arc<EgressBytes>) -> Arc<Self> {
         let state = State { used: Instant::now(), waiting: Vec::new() };
-        Arc::new(Self { outside: OnceLock::new(), state: Mutex::new(state) })
+        Arc::new(Self { outside: OnceLock::new(), state: Mutex::new(state), bytes })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -64,12 +65,18 @@ impl Flow {
         state.used = Instant::now();
         if let Some(outside) = self.outside.get() {
             // If sending fails, the task of the flow reads the reason from the socket.
-            let _ = outside.try_send(datagram);
+            self.send_to(outside, datagram);
             return;
         }
         let bytes: usize = state.waiting.iter().map(|one| one.len()).sum();
         if state.waiting.len() < WAITING_MAX && bytes + datagram.len() <= WAITING_BYTES_MAX {
             state.waiting.push(datagram.into());
+        }
+    }
+
+    fn send_to(&self, outside: &UdpSocket, datagram: &[u8]) {
+        if let Ok(bytes) = outside.try_send(datagram) {
+            self.bytes.count_sent(bytes);
         }
     }
 
@@ -79,7 +86,7 @@ impl Flow {
         let _ = outside.writable().await;
         let mut state = self.state();
         for datagram in std::mem::take(&mut state.waiting) {
-            let _ = outside.try_send(&datagram);
+            self.send_to(&outside, &datagram);
         }
         let _ = self.outside.set(outside);
     }
@@ -202,7 +209,7 @@ impl<I: Instance> Door<I> {
             }
             return;
         };
-        let flow = Flow::new();
+        let flow = Flow::new(self.bytes.clone());
         flow.send(datagram);
         let carried =
             self.clone().answer(flow.clone(), inside.clone(), from, closed.clone(), places);
@@ -242,6 +249,7 @@ impl<I: Instance> Door<I> {
             loop {
                 let received = PIECE.with_borrow_mut(|piece| {
                     let length = outside.try_recv(piece)?;
+                    flow.bytes.count_received(length);
                     // A program that reads too slowly loses datagrams.
                     let _ = inside.try_send_to(&piece[..length], from);
                     io::Result::Ok(length)
@@ -340,7 +348,8 @@ mod tests {
             said: Mutex::default(),
         });
         let to = Egress { transport: Transport::Udp, host: "127.0.0.1".into(), port };
-        let door = Arc::new(Door { inside: alone.clone(), to });
+        let bytes = Arc::default();
+        let door = Arc::new(Door { inside: alone.clone(), to, bytes });
         let (_open, closed) = watch::channel(());
         let carrying = tokio::spawn(door.carry_datagrams(inside.into(), closed));
         let mut sockets = Vec::new();

@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::egress_doors::lookups::look_up;
 use crate::egress_doors::shares::{CONNECTIONS_MAX, Place, Rooms};
-use crate::egress_doors::{Instance, relay};
+use crate::egress_doors::{EgressBytes, Instance, relay};
 
 /// How long connecting to a destination may take.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,6 +37,8 @@ pub struct Door<I> {
     pub inside: Arc<I>,
     /// The destination of the connections.
     pub to: Egress,
+    /// Counts what is carried.
+    pub bytes: Arc<EgressBytes>,
 }
 
 impl<I: Instance> Door<I> {
@@ -139,7 +141,7 @@ impl<I: Instance> Door<I> {
             let _ = leg.set_nodelay(true);
         }
         tokio::select! {
-            () = relay::carry(inside, outside) => {}
+            () = relay::carry(inside, outside, &self.bytes) => {}
             () = async {
                 let _ = closed.changed().await;
                 tokio::time::sleep(LAST_WORDS).await;

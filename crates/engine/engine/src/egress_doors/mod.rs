@@ -4,6 +4,7 @@
 //! This module knows an instance only through [`Instance`], and must not know revisions, workers or
 //! queues. Start reading at `door.rs`.
 
+mod bytes;
 mod datagrams;
 mod door;
 mod lookups;
@@ -15,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use mote_spec::{Egress, FunctionName};
 
+pub use bytes::{Destinations, EgressBytes};
 pub use door::{Door, adopt, hint, is_of_this_machine};
 pub use names::Names;
 pub use relay::Carrier;

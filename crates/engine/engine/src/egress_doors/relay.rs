@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+use crate::egress_doors::EgressBytes;
 use crate::egress_doors::shares::LOOKUPS_MAX;
 
 /// The maximum number of bytes that are carried in one step. Larger steps save little more; smaller
@@ -60,11 +61,14 @@ fn start() -> io::Result<(Handle, oneshot::Sender<()>)> {
 
 /// Carries bytes in both directions until both have ended. An end is passed on as an end and a
 /// reset as a reset, because a stream that was cut off must not look complete.
-pub(crate) async fn carry(one: TcpStream, other: TcpStream) {
-    let ends = tokio::try_join!(pump(&one, &other), pump(&other, &one));
+pub(crate) async fn carry(inside: TcpStream, outside: TcpStream, bytes: &EgressBytes) {
+    let ends = tokio::try_join!(
+        pump(&inside, &outside, |count| bytes.count_sent(count)),
+        pump(&outside, &inside, |count| bytes.count_received(count))
+    );
     if !matches!(ends, Ok((End::Whole, End::Whole))) {
-        reset(one);
-        reset(other);
+        reset(inside);
+        reset(outside);
     }
 }
 
@@ -82,10 +86,10 @@ enum End {
 }
 
 /// Carries one direction to its end. An error always comes from reading.
-async fn pump(from: &TcpStream, to: &TcpStream) -> io::Result<End> {
+async fn pump(from: &TcpStream, to: &TcpStream, count: impl Fn(usize)) -> io::Result<End> {
     loop {
         from.readable().await?;
-        match step(from, to) {
+        match step(from, to, &count) {
             Ok(Relayed::Carried { is_full: true }) => tokio::task::yield_now().await,
             Ok(Relayed::Carried { is_full: false } | Relayed::NothingThere) => {}
             Ok(Relayed::Held) => to.writable().await?,
@@ -116,7 +120,7 @@ enum Relayed {
     Refused,
 }
 
-fn step(from: &TcpStream, to: &TcpStream) -> io::Result<Relayed> {
+fn step(from: &TcpStream, to: &TcpStream, count: &impl Fn(usize)) -> io::Result<Relayed> {
     PIECE.with_borrow_mut(|piece| {
         let looked = from.try_io(Interest::READABLE, || {
             Ok(rustix::net::recv(from, &mut piece[..], RecvFlags::PEEK)?.0)
@@ -137,6 +141,7 @@ fn step(from: &TcpStream, to: &TcpStream) -> io::Result<Relayed> {
             if taken < there { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         if taken > 0 {
+            count(taken);
             // A truncating read removes bytes from a stream without copying them.
             rustix::net::recv(from, &mut piece[..taken], RecvFlags::TRUNC)?;
         }

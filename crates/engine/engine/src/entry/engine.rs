@@ -38,6 +38,7 @@ use crate::instance::program::{self, Program};
 use crate::ledger::{Ledger, LedgerStatus};
 use crate::revision::logs::FunctionLog;
 use crate::revision::pool::Pool;
+use crate::revision::seen::SeenCounters;
 use crate::revision::shared::Shared;
 use crate::revision::starts::{Draining, Revisions, Room};
 use crate::revision::tasks::Spawner;
@@ -160,6 +161,7 @@ impl Engine {
             bounds: Mutex::default(),
             changed: Arc::new(Notify::new()),
             last_error: Mutex::default(),
+            seen: SeenCounters::new(),
             whole_bodies: AtomicBool::new(false),
             concurrency: AtomicU32::new(1),
         })

@@ -32,7 +32,8 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
             }
             continue;
         }
-        let door = Arc::new(Door { inside: inside.clone(), to });
+        let bytes = revision.metrics.egress.of(&to);
+        let door = Arc::new(Door { inside: inside.clone(), to, bytes });
         let closed = closed.clone();
         match door.to.transport {
             Transport::Tcp => runtime().spawn(door.accept(listener, closed)),

@@ -175,11 +175,7 @@ async fn ready(
         revision.shared.backend.start(request).await?;
     let birth = Birth { prewarmed, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();
-    revision.shared.runtime.spawn(output::read(
-        revision.log.clone(),
-        (revision.number, instance),
-        output,
-    ));
+    revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
     let doors = egress::serve(revision, instance, egress);
     if let Some(debugger) = debugger {
         let link = ServerLink::new(debugger, Protocol::Http1)?;
@@ -413,9 +409,11 @@ fn enlist(
         now,
     );
     let no_spares = pool.cannot_pause_spares();
+    let others = pool.workers().len() - 1;
     pool.dispatch(now, &mut follow_ups);
     drop(pool);
     revision.metrics.ready(now - since_ns);
+    revision.seen.started(why, now - since_ns, others);
     let ms = (now - since_ns) / 1_000_000;
     let how = if prewarmed { " in a prewarmed sandbox" } else { "" };
     let text = format!("ready after {ms} ms{how}; started ({}): {}", why.word, why.text);
@@ -505,7 +503,11 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let has_neighbours = revision.has_neighbours(now);
     let mut follow_ups = Vec::new();
     let mut pool = revision.pool.lock();
-    let control = pool.worker_mut(key).map(|worker| worker.instance_mut().control.clone());
+    let ending = pool.worker(key).map(|worker| {
+        let control = worker.instance().control.clone();
+        (control, worker.served(), worker.idle_since_ns())
+    });
+    let is_last = pool.workers().len() == 1;
     let Some(ended) = pool.ended(key, &fault.to_string(), now) else { return };
     let expected = ended.stop.is_some();
     let hung = ended.stop.as_ref().is_some_and(|stop| stop.hung);
@@ -532,15 +534,19 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     pool.dispatch(now, &mut follow_ups);
     let tells = if !expected || hung { pool.tells(now) } else { None };
     drop(pool);
-    if let Some(usage) = control.and_then(|control| control.usage()) {
-        revision.metrics.used_cpu(usage.cpu_ns);
-    }
     let reason = match (&fault, &ended.stop) {
         (Fault::OutOfMemory { .. }, _) => "memory",
         (_, Some(stop)) => stop.reason.as_str(),
         (_, None) => "crash",
     };
     revision.metrics.ended(reason);
+    if let Some((control, calls, idle_at_ns)) = ending {
+        let peaks = control.peaks().unwrap_or_default();
+        revision.metrics.used_cpu(peaks.cpu_ns);
+        let idle_ns = revision.spec.scale.idle_timeout_ms.saturating_mul(1_000_000);
+        let is_idle = is_last && reason == "idle" && now.saturating_sub(idle_at_ns) >= idle_ns;
+        revision.seen.ended(peaks, calls, reason == "memory", is_idle.then_some(idle_at_ns));
+    }
     let (level, text, why) = if reason == "memory" || reason == "crash" {
         let why = fault.public_text(revision.spec.name.as_str());
         (LogLevel::Error, format!("stopped ({reason}): {why}"), why)

@@ -5,6 +5,7 @@
 //! number of missed lines. A [`LogSink`] may keep the lines for longer.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use mote_core::InvocationId;
@@ -22,6 +23,8 @@ const BYTES_MAX: usize = 256 << 10;
 /// The maximum length of a kept line. The rest is cut off, so that one line cannot push out all
 /// others.
 const LINE_BYTES_MAX: usize = 8 << 10;
+/// What stands at the end of a line that was cut off.
+const CUT: &str = "\u{2026}";
 /// The maximum number of stopped instances kept per function. Usually this covers the last few
 /// minutes.
 const STOPS_MAX: usize = 16;
@@ -83,7 +86,8 @@ pub struct Stopped {
 impl Stopped {
     /// Records an instance that ended just now.
     pub(crate) fn now(instance: u64, revision: u64, reason: &'static str, text: &str) -> Self {
-        Self { instance, revision, unix_ms: unix_us() / 1_000, reason, text: cut(text).to_owned() }
+        let unix_ms = unix_us() / 1_000;
+        Self { instance, revision, unix_ms, reason, text: text.to_owned() }
     }
 }
 
@@ -114,8 +118,18 @@ struct Ring {
     followers: Option<broadcast::Sender<Arc<LogLine>>>,
 }
 
+impl Ring {
+    fn positions(&self) -> Range<u64> {
+        let end = self.sequence + 1;
+        end - self.lines.len() as u64..end
+    }
+}
+
 /// The part of a line that is kept.
 fn cut(text: &str) -> &str {
+    if text.len() <= LINE_BYTES_MAX {
+        return text;
+    }
     let mut end = text.len().min(LINE_BYTES_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -135,7 +149,13 @@ impl FunctionLog {
 
     /// The text as it may be shown: without secrets, and not longer than a line.
     pub(crate) fn masked(&self, text: &str) -> String {
-        self.masks.masked(cut(text)).into_owned()
+        let kept = cut(text);
+        let is_cut = kept.len() < text.len();
+        let mut text = self.masks.masked(kept, is_cut).into_owned();
+        if is_cut {
+            text.push_str(CUT);
+        }
+        text
     }
 
     /// Appends one line. Never waits for followers or the sink.
@@ -206,13 +226,27 @@ impl FunctionLog {
         self.push(level, LogSource::Platform, revision, instance, None, text);
     }
 
-    /// The kept lines, oldest first, and a receiver for the lines after them.
-    pub fn follow(&self) -> (Vec<Arc<LogLine>>, broadcast::Receiver<Arc<LogLine>>) {
+    /// The positions of the kept lines, and a receiver for the lines after them.
+    pub fn follow(&self) -> (Range<u64>, broadcast::Receiver<Arc<LogLine>>) {
         let mut ring = self.ring.lock();
         let followers =
             ring.followers.get_or_insert_with(|| broadcast::channel(FOLLOWER_LAG_MAX).0);
         let following = followers.subscribe();
-        (ring.lines.iter().cloned().collect(), following)
+        (ring.positions(), following)
+    }
+
+    /// The positions of the kept lines.
+    pub fn kept(&self) -> Range<u64> {
+        self.ring.lock().positions()
+    }
+
+    /// At most `count` lines from the position `from` on, oldest first. Lines that the ring has
+    /// dropped are left out.
+    pub fn lines(&self, from: u64, count: usize) -> Vec<Arc<LogLine>> {
+        let ring = self.ring.lock();
+        let skipped = from.saturating_sub(ring.positions().start);
+        let skipped = usize::try_from(skipped).unwrap_or(usize::MAX);
+        ring.lines.iter().skip(skipped).take(count).cloned().collect()
     }
 
     /// The last `count` lines, oldest first.

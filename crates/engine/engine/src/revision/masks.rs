@@ -19,7 +19,10 @@ const START_MASK: u64 = (1 << (8 * START_BYTES)) - 1;
 const TAG_BITS: u32 = 16;
 /// The maximum number of values that are masked for one function: more than the lines of all its
 /// secrets, each in several forms. A newer value replaces the oldest one.
-const VALUES_MAX: usize = 16_384;
+const VALUES_MAX: usize = 32_768;
+/// The length of the beginning of a longer value that confirms a match where the text ends inside the
+/// value.
+const BEGINNING_BYTES: usize = 16;
 /// The maximum number of bytes of one line that are hashed to confirm matches. A line that needs more
 /// imitates the beginnings of secrets on purpose, and is masked as a whole.
 const CONFIRMED_BYTES_MAX: usize = 16 << 10;
@@ -67,27 +70,38 @@ impl Known {
     fn add(&mut self, text: &str) {
         let Some(start) = text.as_bytes().first_chunk::<START_BYTES>() else { return };
         let tag = self.tag(start.iter().fold(0, |start, byte| shifted(start, *byte)));
-        let hash = self.keyed.hash_one(text.as_bytes());
-        if !self.hashes.insert(hash) {
+        if !self.keep(text.as_bytes()) {
             return;
+        }
+        if let Some(beginning) = text.as_bytes().first_chunk::<BEGINNING_BYTES>() {
+            self.keep(beginning);
         }
         self.tags[usize::from(tag >> 6)] |= 1 << (tag & 63);
         let lengths = self.lengths.entry(tag).or_default();
         if !lengths.contains(&text.len()) {
             lengths.push(text.len());
         }
-        // A length that no value has any more only costs a look.
-        self.order.push_back(hash);
+    }
+
+    /// Keeps the hash of a value or of its beginning. Returns false if it is known. A length that no
+    /// value has any more only costs a look.
+    fn keep(&mut self, text: &[u8]) -> bool {
+        let hash = self.keyed.hash_one(text);
+        let is_new = self.hashes.insert(hash);
+        if is_new {
+            self.order.push_back(hash);
+        }
         if self.order.len() > VALUES_MAX
             && let Some(oldest) = self.order.pop_front()
         {
             self.hashes.remove(&oldest);
         }
+        is_new
     }
 
     /// The places at which values occur, in the order of their beginnings. `None` if looking for them
-    /// takes too long.
-    fn find(&self, line: &[u8]) -> Option<Vec<Range<usize>>> {
+    /// takes too long. If the line `is_cut`, its end may be a beginning that is too short to confirm.
+    fn find(&self, line: &[u8], is_cut: bool) -> Option<Vec<Range<usize>>> {
         let mut found = Vec::new();
         let mut left = CONFIRMED_BYTES_MAX;
         let mut start = 0;
@@ -99,7 +113,16 @@ impl Known {
                 continue;
             }
             for length in self.lengths.get(&tag).into_iter().flatten() {
-                let Some(text) = line.get(begin..begin + length) else { continue };
+                let Some(text) = line.get(begin..begin + length) else {
+                    let beginning = line.get(begin..begin + BEGINNING_BYTES);
+                    left = left.checked_sub(BEGINNING_BYTES)?;
+                    let is_known =
+                        |beginning| self.hashes.contains(&self.keyed.hash_one(beginning));
+                    if beginning.map_or(is_cut, is_known) {
+                        found.push(begin..line.len());
+                    }
+                    continue;
+                };
                 left = left.checked_sub(*length)?;
                 if self.hashes.contains(&self.keyed.hash_one(text)) {
                     found.push(begin..begin + length);
@@ -155,11 +178,11 @@ impl Masks {
         }
     }
 
-    /// The text without the values of secrets.
-    pub(crate) fn masked<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    /// The text without the values of secrets, and without the beginning of a value with which it ends.
+    pub(crate) fn masked<'a>(&self, text: &'a str, is_cut: bool) -> Cow<'a, str> {
         let known = self.0.read();
         let Some(known) = known.as_ref() else { return Cow::Borrowed(text) };
-        let Some(found) = known.find(text.as_bytes()) else { return Cow::Borrowed(MASK) };
+        let Some(found) = known.find(text.as_bytes(), is_cut) else { return Cow::Borrowed(MASK) };
         if found.is_empty() {
             return Cow::Borrowed(text);
         }
@@ -184,7 +207,7 @@ mod tests {
     #[test]
     fn values_are_masked_wherever_they_stand() {
         let masks = Masks::default();
-        assert_eq!(masks.masked("open sesame"), "open sesame");
+        assert_eq!(masks.masked("open sesame", false), "open sesame");
         masks.add("sesame\n");
         masks.add("say \"friend\" and enter");
         masks.add("-----BEGIN-----\nMIIabcdef\nMIIghijkl\n-----END-----\n");
@@ -206,7 +229,7 @@ mod tests {
             ("grüße sesame grüße", "grüße *** grüße"),
             ("", ""),
         ] {
-            assert_eq!(masks.masked(line), expected, "{line}");
+            assert_eq!(masks.masked(line, false), expected, "{line}");
         }
     }
 
@@ -216,7 +239,25 @@ mod tests {
         masks.add("abcdefgh");
         masks.add("efghijkl");
         masks.add("cdefgh");
-        assert_eq!(masks.masked("xabcdefghijkly"), "x***y");
+        assert_eq!(masks.masked("xabcdefghijkly", false), "x***y");
+    }
+
+    #[test]
+    fn the_end_of_a_text_shows_no_beginning_of_a_value() {
+        let masks = Masks::default();
+        let long = "0123456789".repeat(2_000);
+        masks.add(&long);
+        masks.add("sesame-and-more");
+        for (text, is_cut, expected) in [
+            (format!("key {}", &long[..9_000]), false, "key ***"),
+            (format!("key {}", &long[..16]), false, "key ***"),
+            (format!("key {}", &long[..15]), false, "key 012345678901234"),
+            (format!("key {}", &long[..6]), true, "key ***"),
+            ("open sesame".to_owned(), true, "open ***"),
+            ("open sesame".to_owned(), false, "open sesame"),
+        ] {
+            assert_eq!(masks.masked(&text, is_cut), expected, "{text}");
+        }
     }
 
     #[test]
@@ -225,8 +266,8 @@ mod tests {
         for at in 0..2 * VALUES_MAX {
             masks.add(&format!("secret-{at:06}"));
         }
-        assert_eq!(masks.masked("secret-000000"), "secret-000000");
-        assert_eq!(masks.masked(&format!("secret-{:06}", 2 * VALUES_MAX - 1)), MASK);
+        assert_eq!(masks.masked("secret-000000", false), "secret-000000");
+        assert_eq!(masks.masked(&format!("secret-{:06}", 2 * VALUES_MAX - 1), false), MASK);
     }
 
     #[test]
@@ -236,7 +277,7 @@ mod tests {
             masks.add(&format!("same-start-{}", "x".repeat(500 + at)));
         }
         let line = "same-start-".repeat(700);
-        assert_eq!(masks.masked(&line), MASK);
-        assert_eq!(masks.masked("same-start-1"), "same-start-1");
+        assert_eq!(masks.masked(&line, false), MASK);
+        assert_eq!(masks.masked("same-start-1", false), "same-start-1");
     }
 }

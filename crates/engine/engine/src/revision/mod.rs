@@ -5,6 +5,7 @@ pub(crate) mod manual;
 mod masks;
 pub(crate) mod pool;
 pub(crate) mod reconciler;
+pub mod seen;
 pub(crate) mod shared;
 pub(crate) mod starts;
 pub(crate) mod tasks;
@@ -27,9 +28,12 @@ use crate::entry::offer::{Failure, Offer, Origin, Unanswered};
 use crate::link::server_link::ServerLink;
 use crate::revision::logs::FunctionLog;
 use crate::revision::pool::{FollowUp, Pending, Pool};
+use crate::revision::seen::{Seen, SeenCounters};
 use crate::revision::shared::Shared;
 use crate::thread::threads::ReplySender;
 use mote_process::clock::{now_ns, unix_ms};
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// A revision: its spec, its folders and its pool.
 pub struct Revision {
@@ -62,6 +66,7 @@ pub struct Revision {
     /// Wakes the reconciler.
     pub(crate) changed: Arc<Notify>,
     pub(crate) last_error: Mutex<Option<LastError>>,
+    pub(crate) seen: SeenCounters,
     /// Whether workers take only whole bodies, as a worker last reported.
     pub(crate) whole_bodies: AtomicBool,
     /// The number of concurrent invocations that a worker last reported; 1 until one has reported.
@@ -328,6 +333,25 @@ impl Revision {
         self.metrics.starts()
     }
 
+    /// What was seen of the revision so far. Reads a few small files for each instance.
+    pub fn seen(&self) -> Seen {
+        let mut seen = self.seen.of_ended();
+        let now_ms = unix_ms();
+        let pool = self.pool.lock();
+        let mut live = Vec::new();
+        for (_, worker) in pool.workers() {
+            let instance = worker.instance();
+            let is_old = instance.started_unix_ms + DAY_MS <= now_ms;
+            seen.unused_for_a_day += usize::from(is_old && worker.served() == 0);
+            live.push((instance.control.clone(), worker.served()));
+        }
+        drop(pool);
+        for (control, calls) in live {
+            seen.add(control.peaks().unwrap_or_default(), calls);
+        }
+        seen
+    }
+
     /// The processor time of the function's instances that have ended, in nanoseconds.
     pub fn ended_cpu_ns(&self) -> u64 {
         self.metrics.ended_cpu_ns()
@@ -408,6 +432,7 @@ impl Revision {
                 if asks {
                     self.changed.notify_one();
                 }
+                self.seen.refused_by_queue();
                 Fault::QueueFull.into()
             }
         }

@@ -196,6 +196,7 @@ pub(super) fn function(node: &Node, revision: &Arc<Revision>) -> Function {
         created_at: Timestamp::from_unix_ms(node.deployed.created_at_ms(revision)),
         requests,
         last_error,
+        advice: crate::advice::of(revision),
     }
 }
 

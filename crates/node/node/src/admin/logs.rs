@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use super::extract::{Path, Query};
 use super::refused::Refused;
 use crate::Node;
-use crate::functions::{find, log_lines};
+use crate::functions::{HeldLines, find, followed};
 use crate::logs::Logs;
 use crate::logs::read::{LEVELS, Search, Text, Wanted};
 use crate::store_work::blocking;
@@ -80,20 +80,28 @@ pub(super) async fn read(
         // there.
         Err(unknown) => (node.deploys.failed_logs.of(&name), Some(unknown)),
     };
-    let (mut lines, following) = match &log {
-        Some(log) => log_lines(&name, log, query.follow),
-        None => (Vec::new(), futures_util::stream::empty().boxed()),
+    let (kept, following) = match &log {
+        Some(log) if query.follow => followed(&name, log),
+        Some(log) => (log.kept(), futures_util::stream::empty().boxed()),
+        None => (0..0, futures_util::stream::empty().boxed()),
     };
     let is_in_memory = log.is_some();
-    // A follower must not hold the log, so that the stream ends when the function is removed.
-    drop(log);
-    let before = lines.first().map(|line| (line.time, line.sequence));
-    lines.retain(|line| wanted.is(line));
+    let held = |positions| log.as_ref().map(|log| HeldLines::new(&name, log, positions));
     let tail = query.tail();
-    lines.drain(..lines.len().saturating_sub(tail));
+    let mut before = None;
+    let mut places = Vec::new();
+    for line in parts(held(kept.clone())).flatten() {
+        before = before.or(Some((line.time, line.sequence)));
+        places.extend(wanted.is(&line).then_some(line.sequence));
+    }
+    let first = places.len().saturating_sub(tail);
+    let found = places.len() - first;
+    let held = held(places.get(first).copied().unwrap_or(kept.end)..kept.end);
+    // A follower must not hold the log, so that the stream ends when the function is removed.
+    drop((log, places));
     let on_disk = match &node.opened.logs {
         Some(logs) => {
-            let tail = if tail == usize::MAX { tail } else { tail - lines.len() };
+            let tail = if tail == usize::MAX { tail } else { tail - found };
             let search = Search { function: name, wanted: wanted.clone(), tail, before };
             from_disk(logs, search, unknown.filter(|_| !is_in_memory)).await?
         }
@@ -102,13 +110,21 @@ pub(super) async fn read(
             None => futures_util::stream::empty().boxed(),
         },
     };
-    let memory: Bytes = lines.iter().map(json).collect::<String>().into();
-    let memory = futures_util::stream::iter((!memory.is_empty()).then_some(memory));
+    let of_memory = wanted.clone();
+    let memory = futures_util::stream::iter(parts(held)).map(move |lines| {
+        let lines = lines.iter().filter(|line| line.sequence == 0 || of_memory.is(line));
+        Bytes::from(lines.map(json).collect::<String>())
+    });
+    let memory = memory.filter(|part| ready(!part.is_empty()));
     let following =
         following.filter(move |line| ready(wanted.is(line))).map(|line| Bytes::from(json(&line)));
     let stream = on_disk.chain(memory).chain(following).map(Ok::<_, std::convert::Infallible>);
     let headers = [("content-type", "application/jsonl")];
     Ok((headers, Body::from_stream(stream)).into_response())
+}
+
+fn parts(held: Option<HeldLines>) -> impl Iterator<Item = Vec<LogLine>> {
+    held.into_iter().flat_map(|mut held| std::iter::from_fn(move || held.next()))
 }
 
 /// The lines that only the disk has. Fails with `unknown` if the disk has none of this function.

@@ -47,6 +47,8 @@ pub struct Config {
     pub access_log: Option<(Destination, Format)>,
     /// The limits of the functions' logs on disk; `None` keeps lines only in memory.
     pub logs: Option<LogLimits>,
+    /// The collector that receives traces and lines of functions: `http://`, `https://` or `grpc://`.
+    pub collector: Option<String>,
     /// Which invocations are recorded as traces; `None` records none.
     pub traces: Option<TraceRules>,
     /// Address of the CoAP front; `None` switches it off.
@@ -185,7 +187,7 @@ pub struct TraceRules {
     /// Millionths of all invocations that begin a trace. Invocations that belong to a recorded
     /// trace, fail or are slow are recorded in any case.
     pub millionths: u32,
-    /// The collector: `http://`, `https://` or `grpc://`; `None` keeps the records only in memory.
+    /// The collector; `None` keeps the records only in memory.
     pub collector: Option<String>,
 }
 

@@ -1,8 +1,10 @@
 //! The lines of all functions on disk, so that they survive a restart and a crash.
 //!
 //! [`queue`] takes lines from the data path, which never waits. A thread ([`writer`]) writes them to
-//! files of JSON lines every [`writer::PAUSE`]. [`read`] searches these files.
+//! files of JSON lines every [`writer::PAUSE`]. [`read`] searches these files. [`otlp`] sends lines to
+//! a collector.
 
+pub(crate) mod otlp;
 mod queue;
 pub(crate) mod read;
 mod writer;
@@ -12,8 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use mote_engine::revision::logs::LogSink;
+use mote_engine::revision::logs::{LogLine, LogSink};
 use mote_process::clock::unix_ms;
+use mote_spec::FunctionName;
 use mote_store::log_files::{LogLimits, LogWriter};
 
 use queue::Queue;
@@ -42,7 +45,7 @@ impl Logs {
         let of_thread = queue.clone();
         std::thread::Builder::new()
             .name("mote-logs".to_owned())
-            .spawn(move || writer::run(&of_thread, writer, limits.bytes_per_day))
+            .spawn(move || writer::run(&of_thread, writer, limits))
             .context("cannot start the thread that writes logs")?;
         Ok(Self { dir, limits, own_from, queue })
     }
@@ -61,4 +64,19 @@ impl Logs {
     pub(crate) fn close(&self, wait: Duration) {
         self.queue.close(wait);
     }
+}
+
+/// Gives each line to several sinks.
+#[derive(Debug)]
+struct Sinks(Vec<Arc<dyn LogSink>>);
+
+impl LogSink for Sinks {
+    fn take(&self, function: &FunctionName, line: &Arc<LogLine>) {
+        self.0.iter().for_each(|sink| sink.take(function, line));
+    }
+}
+
+/// The sink for all of these; `None` without any.
+pub(crate) fn sink_of(mut sinks: Vec<Arc<dyn LogSink>>) -> Option<Arc<dyn LogSink>> {
+    if sinks.len() > 1 { Some(Arc::new(Sinks(sinks))) } else { sinks.pop() }
 }

@@ -103,7 +103,7 @@ struct Content {
 impl Logs {
     /// Finds the first wanted line. Blocks.
     pub(crate) fn find(&self, search: Search) -> std::io::Result<Found> {
-        let mut all = files(&self.dir)?;
+        let mut all = files(&self.dir, &search.function)?;
         let oldest = SystemTime::now().checked_sub(self.limits.age);
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(search.wanted.since_ms);
         let is_too_old = |file: &LogFile| {

@@ -1,12 +1,12 @@
 //! The thread that writes lines to the files.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use mote_engine::revision::logs::{LogLevel, LogSource};
 use mote_process::clock::unix_ms;
 use mote_spec::FunctionName;
-use mote_store::log_files::LogWriter;
+use mote_store::log_files::{LogLimits, LogWriter, SHARED};
 
 use super::queue::{Batch, Queue, Waiting};
 use crate::log_line::{REMOVED, log_line};
@@ -22,14 +22,18 @@ const WRITE_BYTES_MAX: usize = 256 << 10;
 /// The part of a day's bytes that only warnings, errors and messages of the platform may use, as a
 /// divisor.
 const FOR_IMPORTANT: u64 = 5;
+/// How much a function may write to the shared files in a day, as a part of all bytes, as a divisor.
+/// Whatever it writes afterwards goes to files of its own.
+const SHARED_PART: u64 = 64;
 /// The pause between two messages about the same trouble in the node's own log.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Writes until the queue is closed.
-pub(super) fn run(queue: &Queue, files: LogWriter, per_day: u64) {
+pub(super) fn run(queue: &Queue, files: LogWriter, limits: LogLimits) {
     let mut writer = Writer {
         files,
-        per_day,
+        per_day: limits.bytes_per_day,
+        shared_bytes: limits.bytes / SHARED_PART,
         of_functions: HashMap::new(),
         day: 0,
         lost: 0,
@@ -50,6 +54,7 @@ pub(super) fn run(queue: &Queue, files: LogWriter, per_day: u64) {
 struct Writer {
     files: LogWriter,
     per_day: u64,
+    shared_bytes: u64,
     /// What each function has written today.
     of_functions: HashMap<FunctionName, u64>,
     day: u64,
@@ -58,6 +63,13 @@ struct Writer {
     told: Option<Instant>,
     /// Whether it was reported today that a function's share is used up.
     is_spent: bool,
+}
+
+/// Lines that are written together.
+#[derive(Default)]
+struct Text {
+    json: Vec<u8>,
+    lines: u64,
 }
 
 impl Writer {
@@ -72,8 +84,8 @@ impl Writer {
             self.of_functions.clear();
         }
         let reserve = self.per_day / FOR_IMPORTANT;
-        let mut text = Vec::new();
-        let mut lines = 0;
+        // The shared lines come first, because their files are older.
+        let mut texts: BTreeMap<&str, Text> = BTreeMap::new();
         for waiting in &batch.lines {
             let json = json(waiting);
             let room = if is_important(waiting) { left } else { left.saturating_sub(reserve) };
@@ -85,27 +97,26 @@ impl Writer {
             }
             *used += json.len() as u64;
             left = left.saturating_sub(json.len() as u64);
-            if text.len() + json.len() > WRITE_BYTES_MAX {
-                self.append(&text, lines, now_ms);
-                text.clear();
-                lines = 0;
+            let is_shared = *used <= self.shared_bytes;
+            let owner = if is_shared { SHARED } else { waiting.0.as_str() };
+            let text = texts.entry(owner).or_default();
+            if text.json.len() + json.len() > WRITE_BYTES_MAX {
+                self.append(owner, &std::mem::take(text), now_ms);
             }
-            text.extend_from_slice(&json);
-            lines += 1;
+            text.json.extend_from_slice(&json);
+            text.lines += 1;
         }
-        if !text.is_empty() {
-            self.append(&text, lines, now_ms);
+        self.files.set_sharers(self.of_functions.len());
+        for (owner, text) in texts {
+            self.append(owner, &text, now_ms);
         }
         self.is_spent &= !self.of_functions.is_empty();
-        if batch.is_last {
-            let _ = self.files.sync();
-        }
         self.tell_lost(None);
     }
 
-    fn append(&mut self, text: &[u8], lines: u64, now_ms: u64) {
-        if let Err(error) = self.files.append(text, now_ms) {
-            self.lost += lines;
+    fn append(&mut self, owner: &str, text: &Text, now_ms: u64) {
+        if let Err(error) = self.files.append(owner, &text.json, now_ms) {
+            self.lost += text.lines;
             self.tell_lost(Some(error));
         }
     }

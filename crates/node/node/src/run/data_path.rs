@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use mote_core::state::State;
+use mote_engine::revision::logs::LogSink;
 use mote_engine::{Config as EngineConfig, Engine};
 use mote_journal::nats::Nats;
 use mote_pool::budget::Budget;
@@ -15,7 +16,7 @@ use super::open::{Opened, STATE_FILE};
 use super::thread::runtime_on_thread;
 use crate::config::Config;
 use crate::fronts::limits::data_threads;
-use crate::logs::Logs;
+use crate::logs::{Logs, sink_of};
 use crate::traces::Traces;
 use crate::{interpreters, nats};
 
@@ -61,6 +62,8 @@ pub(super) fn begin(config: &Config, opened: &Opened, secrets: Secrets) -> Resul
         starts_max: STARTS_PER_CORE.saturating_mul(cores_max),
     };
     let for_prewarmed = config.prewarm_bytes.unwrap_or_else(|| prewarm_bytes(budget.memory_bytes));
+    let to_collector = opened.line_sender.clone().map(|sender| sender as Arc<dyn LogSink>);
+    let sinks = [opened.logs.as_ref().map(Logs::sink), to_collector].into_iter();
     let engine_config = EngineConfig {
         instances_max_default: cores_max,
         budget,
@@ -73,7 +76,7 @@ pub(super) fn begin(config: &Config, opened: &Opened, secrets: Secrets) -> Resul
         closed_networks: config.closed_networks.clone(),
         secrets,
         tracer: opened.traces.as_ref().map(Traces::tracer),
-        log_sink: opened.logs.as_ref().map(Logs::sink),
+        log_sink: sink_of(sinks.flatten().collect()),
     };
     let mut further = Vec::new();
     for _ in 1..data_threads(config.threads, cores) {

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::logs::Logs;
+use crate::logs::otlp::LineSender;
 use crate::traces::Traces;
 use crate::unusable::unusable;
 use crate::{accepted, interpreters, secrets};
@@ -28,6 +29,8 @@ pub(crate) struct Opened {
     pub(crate) backend: Arc<ProcessBackend>,
     /// The functions' logs on disk; `None` if they are only in memory.
     pub(crate) logs: Option<Logs>,
+    /// What sends the functions' lines to a collector; `None` without one.
+    pub(crate) line_sender: Option<Arc<LineSender>>,
     /// The recorded invocations; `None` if none are recorded.
     pub(crate) traces: Option<Traces>,
 }
@@ -51,8 +54,12 @@ pub(super) async fn open(
     let backend = Arc::new(ProcessBackend::new(zygote, sandbox));
     let logs = config.logs.map(|limits| Logs::start(&config.data, limits)).transpose()?;
     let traces = config.traces.clone().map(|rules| Traces::start(rules, management));
+    let line_sender = config.collector.clone().map(|url| {
+        Arc::new(LineSender::start(url, traces.as_ref().map(Traces::tracer), management))
+    });
     let store = Arc::new(store);
-    let opened = Opened { store, lost_files, interpreters: found, backend, logs, traces };
+    let opened =
+        Opened { store, lost_files, interpreters: found, backend, logs, line_sender, traces };
     Ok((opened, secrets, compiling))
 }
 

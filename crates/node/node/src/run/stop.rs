@@ -21,7 +21,7 @@ const PUBLISH_GRACE: Duration = Duration::from_secs(3);
 /// How long writing the last lines of functions to the disk may take.
 const LOGS_GRACE: Duration = Duration::from_secs(5);
 
-/// How long sending the last spans to the collector may take.
+/// How long sending the last lines, and then the last spans, to the collector may take.
 const TRACES_GRACE: Duration = Duration::from_secs(2);
 
 /// A step of the stop that takes longer than this is logged, and logged again each time this period
@@ -73,6 +73,9 @@ pub(super) async fn stop(node: &Node, fronts: &mut Fronts, apis: &mut Apis) {
     if let Some(logs) = node.opened.logs.clone() {
         let closed = tokio::task::spawn_blocking(move || logs.close(LOGS_GRACE));
         let _ = waiting_for(engine, "the functions' logs", closed).await;
+    }
+    if let Some(sender) = &node.opened.line_sender {
+        waiting_for(engine, "the last lines of functions", sender.flush(TRACES_GRACE)).await;
     }
     if let Some(traces) = &node.opened.traces {
         waiting_for(engine, "the last spans", traces.flush(TRACES_GRACE)).await;

@@ -229,7 +229,7 @@ impl Loaded {
         let proxies = check.proxies();
         let access_log = check.access_log();
         let logs = check.logs();
-        let traces = check.traces();
+        let (collector, traces) = check.collector_and_traces();
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             check.fault("socket", &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"), None);
@@ -259,6 +259,7 @@ impl Loaded {
                 proxies,
                 access_log,
                 logs,
+                collector,
                 traces,
                 coap,
                 coap_tcp,

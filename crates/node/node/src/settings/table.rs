@@ -117,7 +117,7 @@ pub const SETTINGS: [Setting; 58] = [
     Setting {
         key: "otlp",
         default: "none",
-        text: "Address of a collector (OpenTelemetry) that receives the traces: `http://HOST:4318` or `https://HOST` for OTLP over HTTP, or `grpc://HOST:4317`.",
+        text: "Address of a collector (OpenTelemetry) that receives the traces and the lines of functions: `http://HOST:4318` or `https://HOST` for OTLP over HTTP, or `grpc://HOST:4317`.",
     },
     Setting {
         key: "coap",

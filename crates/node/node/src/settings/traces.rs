@@ -1,15 +1,15 @@
-//! The settings of traces.
+//! The settings of traces, and of the collector that receives them and the functions' lines.
 
 use super::Check;
 use crate::config::TraceRules;
-use crate::traces::collector;
+use crate::otlp::collector;
 
 /// The share if a collector is named but no share.
 const SHARE_DEFAULT: &str = "1%";
 
 impl Check<'_> {
-    /// Which invocations are recorded; `None` if none are.
-    pub(super) fn traces(&mut self) -> Option<TraceRules> {
+    /// The collector, and which invocations are recorded; `None` if none are.
+    pub(super) fn collector_and_traces(&mut self) -> (Option<String>, Option<TraceRules>) {
         let collector = self.given("otlp");
         if let Some(Err(wanted)) = collector.as_deref().map(collector::check) {
             self.fault("otlp", &wanted, None);
@@ -19,16 +19,13 @@ impl Check<'_> {
         let share = self.given("trace").unwrap_or_else(|| default.to_owned());
         self.settle("trace", share.clone());
         if share == "off" {
-            if collector.is_some() {
-                self.fault("otlp", "only if trace is not off", None);
-            }
-            return None;
+            return (collector, None);
         }
         let Some(millionths) = millionths(&share) else {
             self.fault("trace", "a share such as 1%, 0.05% or 100%, or off", None);
-            return None;
+            return (collector, None);
         };
-        Some(TraceRules { millionths, collector })
+        (collector.clone(), Some(TraceRules { millionths, collector }))
     }
 }
 

@@ -8,27 +8,48 @@ use mote_api::traces::{Span, TraceSummary};
 
 use super::call::Call;
 
-/// The maximum number of records that are kept.
-const CALLS_MAX: usize = 4_096;
+/// The maximum number of records that are kept of calls that did not fail.
+const CALLS_MAX: usize = 3_072;
+/// The same of calls that failed.
+const FAILED_MAX: usize = 1_024;
 
+/// Failed calls have a ring of their own, so that other calls do not displace them.
 #[derive(Debug, Default)]
-pub(super) struct Kept(VecDeque<Arc<Call>>);
+pub(super) struct Kept {
+    calls: VecDeque<Arc<Call>>,
+    failed: VecDeque<Arc<Call>>,
+}
 
 impl Kept {
     pub(super) fn push(&mut self, call: Arc<Call>) {
-        self.0.push_back(call);
-        if self.0.len() > CALLS_MAX {
-            self.0.pop_front();
+        let (ring, max) = match call.is_error() {
+            true => (&mut self.failed, FAILED_MAX),
+            false => (&mut self.calls, CALLS_MAX),
+        };
+        ring.push_back(call);
+        if ring.len() > max {
+            ring.pop_front();
         }
     }
 
+    /// All records, newest first.
+    fn all(&self) -> impl Iterator<Item = &Arc<Call>> {
+        let ended_ns = |call: &&Arc<Call>| call.began_unix_ns + call.duration_ns;
+        let mut calls = self.calls.iter().rev().peekable();
+        let mut failed = self.failed.iter().rev().peekable();
+        std::iter::from_fn(move || {
+            let is_failed = failed.peek().map(ended_ns) > calls.peek().map(ended_ns);
+            if is_failed { failed.next() } else { calls.next() }
+        })
+    }
+
     pub(super) fn newest(&self, count: usize, wanted: impl Fn(&Call) -> bool) -> Vec<TraceSummary> {
-        let wanted = self.0.iter().rev().filter(|call| wanted(call));
+        let wanted = self.all().filter(|call| wanted(call));
         wanted.take(count).map(|call| summary(call)).collect()
     }
 
     pub(super) fn spans(&self, trace: u128, wanted: impl Fn(&str) -> bool) -> Vec<Span> {
-        let calls = self.0.iter().filter(|call| call.trace == trace);
+        let calls = self.all().filter(|call| call.trace == trace);
         let mut spans: Vec<_> = calls
             .filter(|call| wanted(call.function.as_str()))
             .flat_map(|call| spans(call))
@@ -100,4 +121,53 @@ fn spans(call: &Call) -> Vec<Span> {
         attributes: BTreeMap::new(),
     });
     std::iter::once(whole).chain(parts).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use mote_core::{InvocationId, Trigger};
+    use mote_spec::FunctionName;
+
+    use super::*;
+
+    fn call(at: u64, status: u16) -> Arc<Call> {
+        Arc::new(Call {
+            trace: at.into(),
+            span: at,
+            parent: None,
+            id: InvocationId(at.into()),
+            function: FunctionName::new("f").unwrap(),
+            revision: 1,
+            trigger: Trigger::Http,
+            method: String::new(),
+            path: String::new(),
+            began_unix_ns: at,
+            duration_ns: 1,
+            status,
+            fault: None,
+            parts: Vec::new(),
+            is_cold: false,
+        })
+    }
+
+    #[test]
+    fn other_calls_do_not_displace_failed_ones() {
+        let mut kept = Kept::default();
+        for at in 1..=100 {
+            kept.push(call(at, if at % 50 == 0 { 500 } else { 200 }));
+        }
+        let newest = |kept: &Kept, count| -> Vec<_> {
+            let all = kept.newest(count, |_| true);
+            all.into_iter().map(|call| (call.span, call.status)).collect()
+        };
+        let order: Vec<_> = newest(&kept, 100).into_iter().map(|(span, _)| span).collect();
+        assert!(order.is_sorted_by(|one, next| one > next), "{order:?}");
+        for at in 0..2 * CALLS_MAX as u64 {
+            kept.push(call(1_000 + at, 200));
+        }
+        let all = newest(&kept, usize::MAX);
+        assert_eq!(all.len(), CALLS_MAX + 2);
+        assert_eq!(all.iter().filter(|(_, status)| *status == 500).count(), 2);
+        assert_eq!(kept.spans(50, |_| true).len(), 1);
+    }
 }

@@ -1,11 +1,10 @@
 //! Traces: which invocations are recorded, what is kept of them, and where the records go.
 //!
 //! The data path calls [`Recorder`] at the beginning and the end of each invocation. Its records
-//! ([`call`]) are kept in memory for people ([`kept`]) and sent to a collector ([`collector`]) in
-//! the wire format of OpenTelemetry ([`otlp`]).
+//! ([`call`]) are kept in memory for people ([`kept`]) and sent to a collector in the wire format of
+//! OpenTelemetry ([`otlp`]).
 
 mod call;
-pub(crate) mod collector;
 mod kept;
 mod otlp;
 
@@ -23,8 +22,8 @@ use tokio::runtime::Handle;
 
 use crate::config::TraceRules;
 use crate::ids::Ids;
+use crate::otlp::collector::Collector;
 pub(crate) use call::{Call, OUTCOMES};
-use collector::Collector;
 use kept::Kept;
 
 /// Invocations that take longer are recorded in any case.
@@ -48,7 +47,7 @@ struct Recorder {
     running: Mutex<HashMap<InvocationId, TraceParent>>,
     wishes: Mutex<Wishes>,
     kept: Mutex<Kept>,
-    collector: Option<Collector>,
+    collector: Option<Collector<Arc<Call>>>,
 }
 
 /// Calls of this second that were recorded because their callers wanted it.

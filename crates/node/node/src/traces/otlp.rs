@@ -1,5 +1,5 @@
-//! Records as the messages of the OpenTelemetry protocol (open-telemetry/opentelemetry-proto,
-//! `trace/v1/trace.proto` and what it uses). Fields that a node does not send are left out.
+//! Records of calls as the messages of the OpenTelemetry protocol (open-telemetry/opentelemetry-proto,
+//! `trace/v1/trace.proto`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,9 +8,11 @@ use mote_core::Trigger;
 use prost::Message;
 
 use super::call::Call;
+use crate::otlp::collector::Record;
+use crate::otlp::{KeyValue, Resource, Scope, Value, text, value};
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ExportRequest {
+struct ExportRequest {
     #[prost(message, repeated, tag = "1")]
     resource_spans: Vec<ResourceSpans>,
 }
@@ -24,25 +26,11 @@ struct ResourceSpans {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Resource {
-    #[prost(message, repeated, tag = "1")]
-    attributes: Vec<KeyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
 struct ScopeSpans {
     #[prost(message, optional, tag = "1")]
     scope: Option<Scope>,
     #[prost(message, repeated, tag = "2")]
     spans: Vec<Span>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Scope {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(string, tag = "2")]
-    version: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -73,37 +61,28 @@ struct Status {
     code: i32,
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct KeyValue {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(message, optional, tag = "2")]
-    value: Option<AnyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct AnyValue {
-    #[prost(oneof = "Value", tags = "1, 2, 3")]
-    value: Option<Value>,
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-enum Value {
-    #[prost(string, tag = "1")]
-    Text(String),
-    #[prost(bool, tag = "2")]
-    Bool(bool),
-    #[prost(int64, tag = "3")]
-    Number(i64),
-}
-
 const KIND_INTERNAL: i32 = 1;
 const KIND_SERVER: i32 = 2;
 const KIND_CONSUMER: i32 = 5;
 const STATUS_ERROR: i32 = 2;
 
+impl Record for Arc<Call> {
+    const NAME: &'static str = "records of calls";
+    const HTTP_PATH: &'static str = "/v1/traces";
+    const GRPC_PATH: &'static str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+    const IS_OPTIONAL: bool = false;
+
+    fn bytes(&self) -> usize {
+        size_of::<Call>() + self.method.len() + self.path.len()
+    }
+
+    fn message(batch: &[Self]) -> Vec<u8> {
+        request(batch).encode_to_vec()
+    }
+}
+
 /// The message for these records. Each function is a service of its own.
-pub(super) fn request(calls: &[Arc<Call>]) -> ExportRequest {
+fn request(calls: &[Arc<Call>]) -> ExportRequest {
     let mut services: BTreeMap<(&str, u64), Vec<Span>> = BTreeMap::new();
     for call in calls {
         let service = services.entry((call.function.as_str(), call.revision)).or_default();
@@ -111,16 +90,10 @@ pub(super) fn request(calls: &[Arc<Call>]) -> ExportRequest {
         service.extend(parts(call));
     }
     let resource_spans = services.into_iter().map(|((function, revision), spans)| {
-        let attributes = vec![
-            text("service.name", function),
-            text("service.version", revision.to_string()),
-            text("faas.name", function),
-            text("faas.version", revision.to_string()),
-        ];
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        let scope = Some(Scope { name: "mote".to_owned(), version });
+        let resource = Some(Resource::new(function, revision));
+        let scope = Some(Scope::own());
         let scope_spans = vec![ScopeSpans { scope, spans }];
-        ResourceSpans { resource: Some(Resource { attributes }), scope_spans }
+        ResourceSpans { resource, scope_spans }
     });
     ExportRequest { resource_spans: resource_spans.collect() }
 }
@@ -191,12 +164,4 @@ fn trigger(trigger: Trigger) -> &'static str {
         Trigger::Schedule => "timer",
         Trigger::Coap | Trigger::Admin | Trigger::Function => "other",
     }
-}
-
-fn text(key: &str, text: impl Into<String>) -> KeyValue {
-    value(key, Value::Text(text.into()))
-}
-
-fn value(key: &str, value: Value) -> KeyValue {
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
 }

@@ -55,7 +55,7 @@ pub(in crate::cli) struct FrontFlags {
     /// The share of calls that are recorded as traces, such as 1% [default: off]
     #[arg(long, value_name = "SHARE")]
     pub(in crate::cli) trace: Option<String>,
-    /// A collector that receives the traces, such as http://127.0.0.1:4318
+    /// A collector that receives traces and lines of functions, such as http://127.0.0.1:4318
     #[arg(long, value_name = "URL")]
     pub(in crate::cli) otlp: Option<String>,
 }
