@@ -174,9 +174,10 @@ def handle(event, ctx):
 /// Seeds that run first: five with callers that do not read, and two with callers that disconnect.
 const KEPT: [u64; 7] = [1, 13, 25, 37, 49, 7, 35];
 /// The most that the node may grow while it serves them. A worker may make the node keep a window
-/// for each stream and 2 MiB for the worker's own direction. Pages that were used once stay with
-/// the process.
-const GROWTH_BYTES_MAX: u64 = 6 << 20;
+/// for each stream and 2 MiB for the worker's own direction, 6 MiB in all, and its lines may fill the
+/// 4 MiB in which lines wait for the disk. Pages that were used once stay with the process. Code that
+/// was never run before is not counted: it is in the file of the program.
+const GROWTH_BYTES_MAX: u64 = (6 + 4) << 20;
 
 fn status_bytes(node: &Node, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("alive");
@@ -221,7 +222,8 @@ fn random_workers_hurt_themselves_only() {
     for _ in 0..200 {
         assert_eq!(node.post("/other", b"warm").text(), "warm");
     }
-    let before = status_bytes(&node, "VmRSS");
+    let before = status_bytes(&node, "RssAnon");
+    let most = AtomicU64::new(before);
     let http = node.http;
     let over = AtomicBool::new(false);
     let current = AtomicU64::new(0);
@@ -239,6 +241,7 @@ fn random_workers_hurt_themselves_only() {
                 assert_eq!((answer.status, answer.text()), (200, "here".into()), "seed {seed}");
                 slowest = slowest.max((since.elapsed(), seed));
                 calls += 1;
+                most.fetch_max(status_bytes(&node, "RssAnon"), Ordering::SeqCst);
             }
             (calls, slowest)
         });
@@ -258,7 +261,7 @@ fn random_workers_hurt_themselves_only() {
         over.store(true, Ordering::SeqCst);
         neighbour.join().expect("calls to the other function")
     });
-    let grown = status_bytes(&node, "VmHWM").saturating_sub(before);
+    let grown = most.load(Ordering::SeqCst) - before;
     println!(
         "{count} hostile workers: {calls} calls of another function served, the slowest in {:?} \
          (seed {}), and {fine} good calls of theirs; the node grew by {} KiB",
