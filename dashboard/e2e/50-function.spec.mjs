@@ -53,6 +53,17 @@ export default async function ({ step, check, until, newPage, login, open, api, 
     check(/Wanted now/.test(await page.textContent(".panel:has-text('Why instances start')")), "no decision");
     await page.waitForSelector("[aria-label='Starts and stops of e2e-echo'] .event-start .event-reason");
   });
+  await step("function: advice of the node, as text", async () => {
+    const advice = [{ code: "queue-full", text: "90 calls were refused <b>today</b>", section: "scale", change: "max = 2" }];
+    await page.route(/\/v1\/functions\/e2e-echo$/, async (route) => {
+      const answer = await route.fetch();
+      await route.fulfill({ response: answer, json: { ...(await answer.json()), advice } });
+    });
+    const shown = page.locator(".panel:has-text('Advice')");
+    await until(async () => /refused <b>today<\/b>.*\[scale\].*max = 2/s.test(await shown.textContent()), "the advice");
+    await accessible(page);
+    await page.unroute(/\/v1\/functions\/e2e-echo$/);
+  });
   await step("function: revisions are listed", async () => {
     await open(page, "functions/e2e-echo/revisions");
     await page.waitForSelector("tbody tr:nth-child(2)");

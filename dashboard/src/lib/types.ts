@@ -131,7 +131,16 @@ export interface Schedule {
   left_out: number;
 }
 
+/** A change of a manifest that would fit what the node has seen. */
+export interface Advice {
+  code: string;
+  text: string;
+  section: string;
+  change: string;
+}
+
 export interface FunctionDetail {
+  advice?: Advice[];
   name: string;
   runtime: string;
   compat?: string;

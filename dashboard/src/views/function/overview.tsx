@@ -8,7 +8,7 @@ import { bytes, clock, count, figure, micros, plural, span } from "../../lib/for
 import { add, quantile, sum } from "../../lib/histogram";
 import { to } from "../../lib/route";
 import { clean } from "../../lib/text";
-import type { FunctionDetail } from "../../lib/types";
+import type { Advice, FunctionDetail } from "../../lib/types";
 import { PHASES, type Column, type Watch } from "../../store/function";
 import { changesOf } from "../../store/node";
 import { Empty, Panel, Stat, State, toneOf, When, Icon } from "../../ui/base";
@@ -23,6 +23,7 @@ export function Overview({ watch }: { watch: Watch }) {
     <>
       <Figures detail={detail} columns={columns} />
       {detail.last_error ? <LastFailure detail={detail} /> : null}
+      {detail.advice?.length ? <Advised advice={detail.advice} /> : null}
       <Panel
         title="Measured while this page is open"
         aside={
@@ -72,6 +73,24 @@ function LastFailure({ detail }: { detail: FunctionDetail }) {
         {error.invocation ? <> · <a href={to(["call", error.invocation], { function: detail.name })}>show the call and its log lines</a></> : null}
       </p>
     </div>
+  );
+}
+
+/** What the owner could change in mote.toml. */
+function Advised({ advice }: { advice: Advice[] }) {
+  return (
+    <Panel title="Advice" aside="from what the node has seen">
+      <ul class="findings">
+        {advice.map((one) => (
+          <li key={one.code}>
+            <p>{clean(one.text)}</p>
+            <p class="hint">
+              In <code>[{one.section}]</code> of mote.toml: <code>{one.change}</code>
+            </p>
+          </li>
+        ))}
+      </ul>
+    </Panel>
   );
 }
 
