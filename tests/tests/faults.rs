@@ -23,6 +23,34 @@ fn an_error_in_the_function_is_500_and_the_worker_lives_on() {
     assert!(logs.contains("secret-word") && logs.contains("app.py"), "{logs}");
 }
 
+/// A caller leaves, and its call goes on for longer than the second in which an instance must end a
+/// call whose deadline has passed.
+#[test]
+fn a_caller_that_leaves_does_not_fail_the_calls_of_others() {
+    let node = Node::start();
+    let code = "export async function handle(event) {\n  \
+                await new Promise((end) => setTimeout(end, 3000));\n  return 'done';\n}\n";
+    let manifest = "version = 1\n[scale]\nmax = 1\n";
+    node.deploy_ok("slow", &[("app.mjs", code), ("mote.toml", manifest)]);
+    let http = node.http;
+    let others: Vec<_> = (0..3)
+        .map(|_| std::thread::spawn(move || mote_tests::call_at(http, "GET", "/slow", &[], b"")))
+        .collect();
+    let mut leaves = std::net::TcpStream::connect(http).expect("the node listens");
+    std::io::Write::write_all(&mut leaves, b"GET /slow HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .expect("sent");
+    mote_tests::wait_for("four calls in the function", || {
+        let shown = node.json(&["describe", "slow", "-o", "json"]);
+        (shown["requests"]["running"] == 4).then_some(())
+    });
+    drop(leaves);
+    for other in others {
+        let answer = other.join().expect("an answer");
+        assert_eq!((answer.status, answer.text()), (200, "done".into()));
+    }
+    assert!(!node.ok(&["logs", "slow"]).contains("killed"), "{}", node.ok(&["logs", "slow"]));
+}
+
 #[test]
 fn a_deadline_ends_the_wait_and_the_stuck_worker() {
     let node = Node::start();

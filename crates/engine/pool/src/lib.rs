@@ -35,7 +35,7 @@ pub mod prewarm;
 pub mod tenants;
 
 pub use pool::{
-    Call, Calls, Dispatched, Ended, Expired, Expiry, Instance, NewInstance, Orders, Pool, Refusal,
-    Rules, Running, Start, State, Stop, StopReason, Stopping, Submitted, Surroundings, Waiting,
-    Why, Withdrawn, Worker, caller_of,
+    Call, Calls, Dispatched, Ended, Expired, Expiry, Gone, Instance, NewInstance, Orders, Pool,
+    Refusal, Rules, Running, Start, State, Stop, StopReason, Stopping, Submitted, Surroundings,
+    Waiting, Why, Withdrawn, Worker, caller_of,
 };

@@ -20,7 +20,7 @@ use mote_core::{Fault, Invocation, InvocationId, Phases};
 use mote_pool::admission::Background;
 use mote_pool::autoscale::Bounds;
 use mote_pool::{
-    self as pool, Call, Dispatched, Orders, Refusal, Rules, Running, Submitted, Surroundings,
+    self as pool, Call, Dispatched, Gone, Orders, Refusal, Rules, Running, Submitted, Surroundings,
     Waiting, Why,
 };
 use mote_process::clock::now_ns;
@@ -347,14 +347,21 @@ pub(crate) fn pay(worker: &mut Worker) {
     }
 }
 
-/// Tells the worker that the caller of the stream in `slot` no longer waits.
+/// Tells the worker that the caller of the stream in `slot` has left.
 pub(crate) fn cancel(worker: &mut Worker, slot: usize, now_ns: u64) {
+    let Some(stream) = worker.parts().0.get_mut(slot) else { return };
+    let gone = Gone::Left { deadline_ns: stream.deadline_ns };
+    cancel_as(worker, slot, gone, now_ns);
+}
+
+/// Tells the worker that the caller of the stream in `slot` no longer waits.
+pub(crate) fn cancel_as(worker: &mut Worker, slot: usize, gone: Gone, now_ns: u64) {
     let Some(stream) = worker.parts().0.get_mut(slot) else { return };
     stream.reply = None;
     stream.sink = None;
     stream.kept = None;
     stream.calls.clear();
-    if !worker.note_cancelled(slot, now_ns) {
+    if !worker.note_cancelled(slot, gone, now_ns) {
         return;
     }
     let (streams, instance) = worker.parts();

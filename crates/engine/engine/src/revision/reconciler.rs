@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mote_core::{Fault, Phases};
-use mote_pool::{Expiry, Orders, Surroundings};
+use mote_pool::{Expiry, Gone, Orders, Surroundings};
 use parking_lot::Mutex;
 
 use crate::entry::offer::Unanswered;
@@ -16,7 +16,7 @@ use crate::instance::governor;
 use crate::ledger::Ledger;
 use crate::revision::Revision;
 use crate::revision::logs::LogLevel;
-use crate::revision::pool::{FollowUp, Pool, cancel};
+use crate::revision::pool::{FollowUp, Pool, cancel_as};
 use crate::revision::starts;
 use crate::thread::threads::ReplySender;
 use mote_process::clock::now_ns;
@@ -101,7 +101,7 @@ fn look(pool: &mut Pool, ledger: &Ledger, timeout_ms: u64, now: u64) -> Round {
             let fault = Fault::DeadlineRunning { timeout_ms };
             expired.push((reply, Unanswered::failed(fault, stream.phases, now)));
         }
-        cancel(worker, slot, now);
+        cancel_as(worker, slot, Gone::Late, now);
     }
     let around = Surroundings { version: ledger.version(), memory_pressure: ledger.pressure() };
     let mut follow_ups = Vec::new();

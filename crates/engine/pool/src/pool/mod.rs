@@ -58,7 +58,7 @@ pub use orders::{Orders, Start, Stopping};
 use scaling::{Count, Scaling};
 pub use why::Why;
 use worker::Total;
-pub use worker::{Call, Calls, State, Stop, StopReason, Worker};
+pub use worker::{Call, Calls, Gone, State, Stop, StopReason, Worker};
 
 /// An invocation that waits in the queue.
 pub trait Waiting {

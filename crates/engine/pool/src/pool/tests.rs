@@ -143,11 +143,15 @@ impl Bench {
     }
 
     pub(super) fn ready(&mut self, instance: Fake, spare: bool) -> usize {
+        self.ready_for(1, instance, spare)
+    }
+
+    fn ready_for(&mut self, concurrency: u32, instance: Fake, spare: bool) -> usize {
         self.instances += 1;
         let new = NewInstance {
             number: self.instances,
             instance,
-            concurrency: 1,
+            concurrency,
             spare,
             since_ns: self.now_ns - 5 * MS,
         };
@@ -283,8 +287,12 @@ fn an_instance_stuck_in_an_expired_invocation_is_killed_and_a_slow_one_is_not() 
     let expired = bench.pool.expire(bench.now_ns);
     assert_eq!(expired.running.len(), 2);
     for (key, slot) in expired.running {
-        assert!(bench.pool.worker_mut(key).unwrap().note_cancelled(slot, bench.now_ns));
-        assert!(!bench.pool.worker_mut(key).unwrap().note_cancelled(slot, bench.now_ns));
+        assert!(bench.pool.worker_mut(key).unwrap().note_cancelled(slot, Gone::Late, bench.now_ns));
+        assert!(!bench.pool.worker_mut(key).unwrap().note_cancelled(
+            slot,
+            Gone::Late,
+            bench.now_ns
+        ));
     }
     assert!(bench.look().killed.is_empty(), "it has a second to notice");
     bench.now_ns += MS;
@@ -296,6 +304,29 @@ fn an_instance_stuck_in_an_expired_invocation_is_killed_and_a_slow_one_is_not() 
     assert!(stopped(StopReason::Deadline)(bench.state(stuck)));
     assert_eq!(*bench.state(slow), State::Ready);
     assert!(bench.look().killed.is_empty(), "once is enough");
+}
+
+/// Two invocations run in one instance, and the caller of the first one leaves.
+#[test]
+fn a_caller_that_leaves_does_not_end_what_runs_for_others() {
+    let mut bench = Bench::new(0, 1, |_| ());
+    bench.pool.count_start(bench.now_ns);
+    let key = bench.ready_for(2, Fake::default(), false);
+    bench.submit().unwrap();
+    bench.submit().unwrap();
+    let gone = Gone::Left { deadline_ns: bench.now_ns + 10 * SECOND };
+    let now_ns = bench.now_ns;
+    assert!(bench.pool.worker_mut(key).unwrap().note_cancelled(0, gone, now_ns));
+    bench.now_ns += 9 * SECOND;
+    assert!(bench.look().killed.is_empty());
+    assert_eq!(*bench.state(key), State::Ready);
+    // After its deadline, the instance gets nothing more, and what runs in it may end.
+    bench.now_ns += 3 * SECOND;
+    assert!(bench.look().killed.is_empty());
+    assert!(stopped(StopReason::Deadline)(bench.state(key)));
+    let now_ns = bench.now_ns;
+    bench.pool.worker_mut(key).unwrap().end(1, now_ns).unwrap();
+    assert_eq!(bench.look().killed, [1]);
 }
 
 #[test]

@@ -153,10 +153,21 @@ pub struct Call<R> {
     running: R,
 }
 
+/// Why no caller waits any more for an invocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gone {
+    /// The caller left. The invocation may run on until its deadline, in nanoseconds.
+    Left { deadline_ns: u64 },
+    /// The deadline of the invocation has passed.
+    Late,
+}
+
 /// Records when the caller of an invocation stopped waiting.
 #[derive(Debug, Clone, Copy)]
 struct Cancelled {
-    at_ns: u64,
+    /// When the instance should have ended the invocation.
+    due_ns: u64,
+    gone: Gone,
     /// The number of messages received from the instance by then. If another message arrives later,
     /// the instance is slow rather than stuck.
     messages: u64,
@@ -422,13 +433,17 @@ impl<R: Running, I: Instance> Worker<R, I> {
 
     /// Notes that no caller waits any more for the invocation in `slot`. Returns `false` if that
     /// was already known, or if the slot is empty.
-    pub fn note_cancelled(&mut self, slot: usize, now_ns: u64) -> bool {
+    pub fn note_cancelled(&mut self, slot: usize, gone: Gone, now_ns: u64) -> bool {
         let messages = self.messages;
         let Some(call) = self.calls.slots.get_mut(slot) else { return false };
         if call.cancelled.is_some() {
             return false;
         }
-        call.cancelled = Some(Cancelled { at_ns: now_ns, messages });
+        let due_ns = match gone {
+            Gone::Left { deadline_ns } => deadline_ns.max(now_ns),
+            Gone::Late => now_ns,
+        };
+        call.cancelled = Some(Cancelled { due_ns, gone, messages });
         true
     }
 
@@ -559,17 +574,19 @@ impl<R: Running, I: Instance> Worker<R, I> {
         }
     }
 
-    /// Stops an instance in which a cancelled invocation has continued for longer than `grace_ns`.
-    /// The instance is killed at once if it has sent nothing since the cancellation, or if it holds
-    /// no other work. Returns whether the instance was killed now.
+    /// Stops an instance in which a cancelled invocation has continued for longer than `grace_ns`
+    /// after its deadline. The instance is killed at once if it holds no other work, or if it has sent
+    /// nothing since a deadline passed. A caller that left does not show that the instance is stuck, so
+    /// it never ends the invocations of others. Returns whether the instance was killed now.
     pub(super) fn stop_if_stuck(&mut self, now_ns: u64, grace_ns: u64) -> bool {
         let all = || self.calls.slots.iter().map(|(_, call)| call.cancelled);
         let stuck =
-            all().flatten().any(|cancelled| now_ns.saturating_sub(cancelled.at_ns) > grace_ns);
+            all().flatten().any(|cancelled| now_ns.saturating_sub(cancelled.due_ns) > grace_ns);
         if !stuck || self.state.stop().is_some_and(|stop| stop.hung) {
             return false;
         }
-        let silent = all().flatten().any(|cancelled| cancelled.messages == self.messages);
+        let is_silent = |it: Cancelled| it.gone == Gone::Late && it.messages == self.messages;
+        let silent = all().flatten().any(is_silent);
         let kills = silent || all().all(|cancelled| cancelled.is_some());
         self.drain(StopReason::Deadline, "");
         if kills {
