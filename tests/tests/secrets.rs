@@ -36,6 +36,27 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// The reason of a failed start goes to whoever deploys, to the node's own log and to the function's
+/// log, which keeps it up to a limit. The secret stands before that limit and across it.
+#[test]
+fn the_reason_of_a_failed_start_shows_no_secret() {
+    let node = Node::start();
+    set(&node, "api-key", b"S3cr3tValueABCDEFGH1234567890");
+    let manifest = "version = 1\nsecrets = [\"api-key\"]\n";
+    for before in ["''", "'x' * 4068", "'x' * 4080"] {
+        let code = format!(
+            "raise RuntimeError({before} + open('/secrets/api-key').read() + ' more' * 400)\n\ndef handle(event, ctx):\n    return 1\n"
+        );
+        let failed = node.deploy("fails", &[("app.py", &code), ("mote.toml", manifest)]);
+        let logs = node.mote(&["logs", "fails"]);
+        let logs = String::from_utf8_lossy(&logs.stdout).into_owned();
+        for text in [said(&failed), node.log(), logs] {
+            assert!(!text.contains("S3cr3tVa"), "{before}: {text}");
+        }
+        assert!(said(&failed).contains("RuntimeError"), "{failed:?}");
+    }
+}
+
 #[test]
 fn secrets_reach_every_runtime_as_files_and_variables() {
     let node = Node::start();

@@ -121,7 +121,7 @@ pub(crate) async fn start(
     match result {
         Ok(()) => Ok(()),
         Err(failure) => {
-            let text = error_chain(&failure);
+            let text = revision.log.masked_reason(&error_chain(&failure));
             failed(&revision, birth, &text);
             Err(text)
         }

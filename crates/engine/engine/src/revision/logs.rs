@@ -158,6 +158,12 @@ impl FunctionLog {
         text
     }
 
+    /// The reason of a failure as it may be shown. It comes from a function, and may have been cut off
+    /// inside a secret.
+    pub(crate) fn masked_reason(&self, text: &str) -> String {
+        self.masks.masked(cut(text), true).into_owned()
+    }
+
     /// Appends one line. Never waits for followers or the sink.
     pub fn push(
         &self,

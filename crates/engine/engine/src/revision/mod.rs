@@ -315,7 +315,7 @@ impl Revision {
                 code: fault.answer().code,
                 message: match fault {
                     Fault::HandlerError { message } | Fault::StartFailed { message } => {
-                        self.log.masked(message)
+                        self.log.masked_reason(message)
                     }
                     other => other.public_text(self.spec.name.as_str()),
                 },
