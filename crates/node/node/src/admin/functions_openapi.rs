@@ -2,7 +2,8 @@
 //!
 //! The manifest says at which addresses a function answers, which methods it takes and who may call
 //! it. A function whose code contains a file `openapi.json` describes its paths itself: they appear
-//! below each address of the function, and its components with the function's name in front.
+//! below `/NAME`, and its components with the function's name in front. Other people read the document
+//! too, so nothing in the file may concern other functions or lead clients to other servers.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -14,6 +15,7 @@ use mote_spec::routes::RouteRule;
 use mote_spec::{Access, FunctionSpec};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
 
 use super::access::Seen;
 use super::refused::Refused;
@@ -25,7 +27,11 @@ use crate::store_work::{blocking, internal};
 const FILE: &str = "openapi.json";
 const FILE_BYTES_MAX: u64 = 256 << 10;
 /// The most bytes of such files in one document. Further functions are described by their manifests.
-const FILES_BYTES_MAX: u64 = 8 << 20;
+const FILES_BYTES_MAX: u64 = 2 << 20;
+/// The documents that are made at once. Parsed files take many times their length.
+static MAKING: Semaphore = Semaphore::const_new(1);
+/// Fields with which a description could lead clients to other servers.
+const TO_OTHERS: [&str; 4] = ["servers", "callbacks", "links", "externalDocs"];
 /// The fields of a path that describe methods (OpenAPI 3.1, 4.8.9).
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 /// The methods that are shown for a function that takes all of them.
@@ -45,6 +51,7 @@ pub(super) async fn show(
     let shown = all.into_iter().filter(|revision| view.shows(revision.spec.name.as_str()));
     let shown: Vec<_> = shown.collect();
     let of_node = node.clone();
+    let _turn = MAKING.acquire().await;
     let made = blocking(move || {
         let mut document = Document::new(servers);
         let mut left = FILES_BYTES_MAX;
@@ -72,7 +79,67 @@ fn read(code: &Path, left: &mut u64) -> Option<Result<Value, String>> {
     *left -= length;
     let mut text = Vec::new();
     std::fs::File::from(file).take(FILE_BYTES_MAX).read_to_end(&mut text).ok()?;
-    Some(serde_json::from_slice(&text).map_err(|error| error.to_string()))
+    let read: Result<Value, _> = serde_json::from_slice(&text);
+    Some(read.map_err(|error| error.to_string()).and_then(checked))
+}
+
+/// Refuses a description that would harm the document of all functions.
+fn checked(own: Value) -> Result<Value, String> {
+    let Some(paths) = own["paths"].as_object() else { return Err("it has no paths".to_owned()) };
+    for (path, item) in paths {
+        let is_plain = |part: &str| {
+            let part = match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
+                Some(name) => name,
+                None => part,
+            };
+            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+            !part.is_empty() && part.bytes().all(allowed) && part != "." && part != ".."
+        };
+        let rest = path.strip_prefix('/').map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+        if !rest.is_some_and(|rest| rest.is_empty() || rest.split('/').all(is_plain)) {
+            return Err(format!("the path {path:?} is not one of plain segments after a /"));
+        }
+        let Some(fields) = item.as_object() else { return Err(format!("{path}: not an object")) };
+        for (name, field) in fields {
+            let fits = match name.as_str() {
+                name if METHODS.contains(&name) => field.is_object(),
+                "parameters" => field.is_array(),
+                "summary" | "description" => field.is_string(),
+                name => name.starts_with("x-") || TO_OTHERS.contains(&name),
+            };
+            if !fits {
+                return Err(format!("{path}: {name} does not belong there"));
+            }
+        }
+    }
+    match foreign_reference(&own) {
+        Some(target) => Err(format!("the reference {target:?} leads out of its components")),
+        None => Ok(own),
+    }
+}
+
+/// The first reference that does not lead to the description's own components.
+fn foreign_reference(value: &Value) -> Option<&str> {
+    match value {
+        Value::Array(all) => all.iter().find_map(foreign_reference),
+        Value::Object(fields) => fields.iter().find_map(|(name, field)| match field.as_str() {
+            Some(target) if name == "$ref" && !target.starts_with(COMPONENTS) => Some(target),
+            _ => foreign_reference(field),
+        }),
+        _ => None,
+    }
+}
+
+/// Removes the fields with which a description could lead clients to other servers.
+fn disarm(value: &mut Value) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(disarm),
+        Value::Object(fields) => {
+            TO_OTHERS.iter().for_each(|name| drop(fields.remove(*name)));
+            fields.values_mut().for_each(disarm);
+        }
+        _ => {}
+    }
 }
 
 struct Document(Value);
@@ -101,12 +168,12 @@ impl Document {
     fn add(&mut self, spec: &FunctionSpec, access: Access, own: Option<Result<Value, String>>) {
         let name = spec.name.as_str();
         let mut tag = json!({"name": name});
-        let own = match own {
+        let mut own = match own {
             None => None,
-            Some(Ok(own)) if own["paths"].is_object() => Some(own),
-            Some(read) => {
-                let why = read.err().unwrap_or_else(|| "it has no paths".to_owned());
-                tag["description"] = format!("{FILE} of this function is not shown: {why}").into();
+            Some(Ok(own)) => Some(own),
+            Some(Err(why)) => {
+                let text = format!("{FILE} of this function is not shown: {why}");
+                tag["description"] = text.into();
                 None
             }
         };
@@ -122,21 +189,22 @@ impl Document {
         })
         .chain(spec.routes().iter().filter(|rule| rule.redirect.is_none()).cloned())
         .collect();
-        if let Some(mut own) = own {
-            rename_references(&mut own, name);
-            self.add_components(&own, name);
-            let paths = own["paths"].as_object().cloned().unwrap_or_default();
-            for rule in &bases {
-                let base = Template::of(&rule.path);
-                for (path, item) in &paths {
-                    let path = format!("{}{}", base.fixed, path.trim_end_matches('/'));
-                    self.put(&path, with_security(item.clone(), name, access), rule);
-                }
-            }
-            return;
+        if let Some(own) = &mut own {
+            disarm(own);
+            rename_references(own, name);
+            self.add_components(own, name);
         }
-        for rule in &bases {
+        for (at, rule) in bases.iter().enumerate() {
             let template = Template::of(&rule.path);
+            if let (0, Some(paths)) =
+                (at, own.as_mut().and_then(|own| own["paths"].as_object_mut()))
+            {
+                for (path, item) in std::mem::take(paths) {
+                    let path = format!("{}{}", template.fixed, path.trim_end_matches('/'));
+                    self.put(&path, with_security(item, name, access), rule);
+                }
+                continue;
+            }
             let methods = if rule.methods.is_empty() { &spec.methods } else { &rule.methods };
             let mut item = Map::new();
             for method in shown_methods(methods) {
@@ -272,7 +340,6 @@ fn with_security(mut item: Value, function: &str, access: Access) -> Value {
             operation.insert("security".to_owned(), security);
         }
     }
-    fields.remove("servers");
     item
 }
 
@@ -313,6 +380,29 @@ mod tests {
             assert_eq!((&*template.fixed, template.rest.as_deref()), (fixed, rest), "{path}");
         }
         assert_eq!(parameters("/a/{b}/{c}").collect::<Vec<_>>(), ["b", "c"]);
+    }
+
+    #[test]
+    fn what_concerns_others_is_refused_or_removed() {
+        for wrong in [
+            json!({"paths": {"x/secret": {}}}),
+            json!({"paths": {"/../other": {}}}),
+            json!({"paths": {"//evil.example": {}}}),
+            json!({"paths": {"/%2e%2e/": {}}}),
+            json!({"paths": {"/{open": {}}}),
+            json!({"paths": {"/a": {"get": null}}}),
+            json!({"paths": {"/a": {"parameters": "x"}}}),
+            json!({"paths": {"/a": {"$ref": "#/paths/~1b"}}}),
+            json!({"paths": {"/a": {"get": {"x": {"$ref": "http://127.0.0.1/"}}}}}),
+            json!({"paths": 1}),
+        ] {
+            assert!(checked(wrong.clone()).is_err(), "{wrong}");
+        }
+        let mut own =
+            json!({"paths": {"/a": {"servers": [1], "get": {"servers": [1], "callbacks": {}}}}});
+        own = checked(own).unwrap();
+        disarm(&mut own);
+        assert_eq!(own, json!({"paths": {"/a": {"get": {}}}}));
     }
 
     #[test]
