@@ -133,6 +133,26 @@ fn metrics_count_what_happened() {
     assert!(text.contains("mote_request_duration_seconds_bucket"));
 }
 
+/// A parameter that the node does not know would otherwise change what a request means.
+#[test]
+fn unknown_parameters_are_refused() {
+    let node = Node::start();
+    node.deploy_ok("f", &[("app.py", "def handle(event, ctx):\n    ctx.kv.put('a', 'b')\n")]);
+    node.get("/f");
+    for (method, path) in [
+        ("DELETE", "/v1/kv/f?prefix=b"),
+        ("DELETE", "/v1/dead-letters?fnction=f"),
+        ("PUT", "/v1/functions/f?dry-run=true"),
+        ("POST", "/v1/functions/f/rollback?revisoin=1"),
+        ("PUT", "/v1/kv/f/entry?key=a&ttl=60"),
+        ("GET", "/v1/functions/f/logs?sinc=1h"),
+    ] {
+        let (status, text) = node.manage(method, path, "");
+        assert!(status == 400 && text.contains("M1403"), "{method} {path}: {status} {text}");
+    }
+    assert_eq!(node.ok(&["kv", "get", "f", "a"]), "b");
+}
+
 /// The document lists what manifests say, and what functions say about themselves.
 #[test]
 fn functions_are_described_as_openapi() {

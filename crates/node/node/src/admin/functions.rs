@@ -247,6 +247,7 @@ fn latency_ms(revision: &Revision, share: f64) -> Option<f64> {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct DeployQuery {
     #[serde(default)]
     dry_run: bool,

@@ -26,6 +26,7 @@ const LIMIT_DEFAULT: usize = mote_api::invocations::LIST_DEFAULT;
 const LIMIT_MAX: usize = mote_api::invocations::LIST_MAX;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
     function: Option<String>,
     state: Option<String>,
@@ -124,6 +125,7 @@ pub(super) async fn retry(
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct DeleteQuery {
     function: Option<String>,
 }

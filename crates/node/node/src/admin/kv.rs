@@ -28,6 +28,7 @@ use crate::Node;
 const SHARED: &str = "shared:";
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
     #[serde(default)]
     prefix: String,
@@ -37,6 +38,7 @@ pub(super) struct ListQuery {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct EntryQuery {
     key: String,
     ttl_ms: Option<u64>,
@@ -89,9 +91,15 @@ pub(super) async fn list(
     }
 }
 
+/// Everything is removed, so a parameter that would remove less is refused.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ClearQuery {}
+
 pub(super) async fn clear(
     State(node): State<Arc<Node>>,
     Path(namespace): Path<String>,
+    Query(ClearQuery {}): Query<ClearQuery>,
 ) -> Result<StatusCode, Refused> {
     let namespace = parse(&namespace)?;
     node.data_path.state.clear(namespace).await.map_err(|error| problem(&error))?;

@@ -35,6 +35,7 @@ const FLUSH_WAIT: Duration = Duration::from_secs(1);
 static SEARCHING: Semaphore = Semaphore::const_new(SEARCHES);
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct LogQuery {
     #[serde(default)]
     follow: bool,

@@ -53,6 +53,7 @@ pub(super) async fn update(
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct DeleteQuery {
     #[serde(default)]
     force: bool,

@@ -24,6 +24,7 @@ const ENTRIES_DEFAULT: usize = 100;
 const ENTRIES_MAX: usize = 10_000;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct AuditQuery {
     limit: Option<usize>,
 }

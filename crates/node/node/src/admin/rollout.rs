@@ -42,6 +42,7 @@ pub(super) async fn traffic(
 
 /// The query of a request in which an agent places a revision that its cluster has chosen.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct PlaceQuery {
     /// Whether an instance of each new revision must become ready first.
     #[serde(default)]
@@ -76,6 +77,7 @@ pub(super) async fn split(
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RollbackQuery {
     revision: Option<u64>,
 }

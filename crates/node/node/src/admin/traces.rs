@@ -20,6 +20,7 @@ const COUNT_MAX: usize = 1_000;
 const FAILED: &str = "failed";
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
     function: Option<String>,
     outcome: Option<String>,

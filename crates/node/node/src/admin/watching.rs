@@ -19,6 +19,7 @@ use crate::Node;
 use crate::functions::find;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
     view: Option<String>,
 }
