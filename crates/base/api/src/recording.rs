@@ -11,23 +11,33 @@ use crate::Timestamp;
 /// JSON may need six bytes for each.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
 /// Parts of the names of header fields that may hold secrets.
-const SECRET: [&str; 10] = [
-    "authorization",
+const SECRET: [&str; 16] = [
+    "auth",
+    "bearer",
     "cookie",
-    "token",
-    "secret",
-    "password",
-    "api-key",
-    "apikey",
-    "signature",
-    "credential",
+    "cred",
     "csrf",
+    "hmac",
+    "jwt",
+    "key",
+    "oidc",
+    "otp",
+    "pass",
+    "principal",
+    "secret",
+    "session",
+    "sig",
+    "token",
 ];
+/// Names of header fields that may hold secrets.
+const SECRET_NAMES: [&str; 5] = ["dpop", "sec-websocket-protocol", "x-pat", "x-pwd", "x-sid"];
 
 /// Whether the values of a header field are left out of recordings, because they may be secrets.
 pub fn is_left_out(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace('_', "-");
-    SECRET.iter().any(|part| name.contains(part)) || name == "x-key"
+    SECRET.iter().any(|part| name.contains(part))
+        || name.contains("xsrf")
+        || SECRET_NAMES.contains(&name.as_str())
 }
 
 /// A call that was recorded.

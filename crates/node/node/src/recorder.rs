@@ -13,6 +13,7 @@ use mote_core::{Fault, Invocation, Reply, Trigger};
 use mote_engine::{Ended, Engine, Watch, Watching};
 use mote_process::clock;
 use mote_spec::FunctionSpec;
+use mote_spec::name::split;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
@@ -22,7 +23,8 @@ use crate::kept::{Budget, Kept};
 const KEPT_BYTES_MAX: usize = 16 << 20;
 /// The calls of a recording that wait for its client. Further ones are missed.
 const WAITING_MAX: usize = 64;
-/// The recordings that run at once, and those of one function.
+/// The recordings that run at once, and those of one function. A namespace may hold all of them until
+/// another one asks; then it may hold half.
 const RECORDINGS_MAX: usize = 16;
 const RECORDINGS_OF_ONE_MAX: usize = 4;
 
@@ -30,13 +32,16 @@ const RECORDINGS_OF_ONE_MAX: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Recordings {
     running: Shares<String>,
+    of_namespaces: Shares<Option<String>>,
     budget: Arc<Budget>,
 }
 
 impl Default for Recordings {
     fn default() -> Self {
-        let running = Shares::new(RECORDINGS_MAX, RECORDINGS_OF_ONE_MAX);
-        Self { running, budget: Budget::of(KEPT_BYTES_MAX) }
+        // The shares of namespaces limit all of them together.
+        let running = Shares::new(2 * RECORDINGS_MAX, RECORDINGS_OF_ONE_MAX);
+        let of_namespaces = Shares::even(RECORDINGS_MAX);
+        Self { running, of_namespaces, budget: Budget::of(KEPT_BYTES_MAX) }
     }
 }
 
@@ -44,7 +49,9 @@ impl Recordings {
     /// Begins to record the calls of a function. It ends when the result is dropped. Fails if too
     /// many recordings are running.
     pub(crate) fn begin(&self, engine: &Engine, function: &str) -> Result<Recording, Exceeded> {
-        let place = self.running.take(function.to_owned(), 1)?;
+        let namespace = split(function).1.map(str::to_owned);
+        let place =
+            (self.running.take(function.to_owned(), 1)?, self.of_namespaces.take(namespace, 1)?);
         let (sender, calls) = mpsc::channel(WAITING_MAX);
         let recorder = Recorder {
             function: function.to_owned(),
@@ -60,7 +67,7 @@ impl Recordings {
 pub(crate) struct Recording {
     calls: mpsc::Receiver<Box<Seen>>,
     _watching: Watching,
-    _place: Share<String>,
+    _place: (Share<String>, Share<Option<String>>),
 }
 
 impl Recording {

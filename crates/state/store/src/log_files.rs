@@ -100,6 +100,8 @@ fn files_in(dir: &Path) -> io::Result<Vec<LogFile>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        // A function in the namespace `jsonl` may have the name of a shared file.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     let mut all = Vec::new();
@@ -166,6 +168,12 @@ impl LogWriter {
     /// The number of the first file that this writer makes.
     pub fn next_number(&self) -> u64 {
         self.next
+    }
+
+    /// Whether a function can have files of its own. The folder of a function in the namespace `jsonl`
+    /// could have the name of a shared file.
+    pub fn can_own_files(function: &str) -> bool {
+        !function.ends_with(SUFFIX)
     }
 
     /// How many bytes may still be written on the day of `now_ms`.

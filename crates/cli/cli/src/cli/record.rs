@@ -10,7 +10,7 @@ use mote_api::client::{self, Client};
 use mote_api::recording::{LINE_BYTES_MAX, RecordedCall};
 use mote_api::types::{InvokeAnswer, InvokeRequest};
 use mote_api::{ClientError, exit};
-use mote_spec::quantity;
+use mote_spec::{FunctionName, quantity};
 use serde_json::json;
 
 use super::args::{Record, Replay};
@@ -176,6 +176,10 @@ async fn played(
         Ok(body) => body,
         Err(why) => return Ok(Err(format!("not sent: {why}"))),
     };
+    // Only the caller may choose another machine, not the file.
+    if target.is_none() && FunctionName::new(&call.function).is_err() {
+        return Ok(Err("not sent: the file names no function".to_owned()));
+    }
     let target = target.unwrap_or(&call.function);
     let is_url = target.contains("://");
     // A front compresses for clients that accept it. What was recorded is not compressed.

@@ -1,5 +1,6 @@
 //! The lines that wait to be written.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,8 @@ pub(super) struct Queue {
 struct State {
     lines: Vec<Waiting>,
     bytes: usize,
+    /// How many of them each function has filled.
+    of_functions: HashMap<FunctionName, usize>,
     /// Lines that were not written, because too many were waiting.
     left_out: u64,
     /// How often the writer has taken lines, and how often these were written.
@@ -50,11 +53,20 @@ impl LogSink for Queue {
     fn take(&self, function: &FunctionName, line: &Arc<LogLine>) {
         let mut state = self.state.lock();
         let bytes = line.text.len() + LINE_BYTES;
-        if state.bytes + bytes > BYTES_MAX || state.is_closed {
+        let free = BYTES_MAX.saturating_sub(state.bytes);
+        let of_function = state.of_functions.get(function).copied().unwrap_or(0);
+        // No function may fill more than it leaves to all others.
+        if of_function + bytes > free || state.is_closed {
             state.left_out += 1;
             return;
         }
         state.bytes += bytes;
+        match state.of_functions.get_mut(function) {
+            Some(of_function) => *of_function += bytes,
+            None => {
+                state.of_functions.insert(function.clone(), bytes);
+            }
+        }
         state.lines.push((function.clone(), line.clone()));
         if state.lines.len() == 1 {
             self.work.notify_one();
@@ -77,6 +89,7 @@ impl Queue {
         state.is_urgent = false;
         state.taken += 1;
         state.bytes = 0;
+        state.of_functions.clear();
         Batch {
             lines: std::mem::take(&mut state.lines),
             left_out: std::mem::take(&mut state.left_out),

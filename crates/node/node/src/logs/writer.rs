@@ -97,7 +97,8 @@ impl Writer {
             }
             *used += json.len() as u64;
             left = left.saturating_sub(json.len() as u64);
-            let is_shared = *used <= self.shared_bytes;
+            let is_shared =
+                *used <= self.shared_bytes || !LogWriter::can_own_files(waiting.0.as_str());
             let owner = if is_shared { SHARED } else { waiting.0.as_str() };
             let text = texts.entry(owner).or_default();
             if text.json.len() + json.len() > WRITE_BYTES_MAX {
