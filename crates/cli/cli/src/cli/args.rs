@@ -429,10 +429,10 @@ pub(super) struct Logs {
     /// Only the last lines; with --follow, of each function
     #[arg(long, value_name = "LINES")]
     pub(super) tail: Option<u64>,
-    /// Only lines younger than this, e.g. 10m
+    /// Only lines younger than this: a duration such as 10m, or a time such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
     pub(super) since: Option<String>,
-    /// Only lines that contain this text
+    /// Only lines that contain this text, in the same upper and lower case
     #[arg(long, value_name = "TEXT")]
     pub(super) grep: Option<String>,
     /// Only lines of at least this level

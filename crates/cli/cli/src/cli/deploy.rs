@@ -287,7 +287,7 @@ impl Steps<'_> {
         if !packed.secret.is_empty() {
             let files = packed.secret.join(", ");
             output.warn(&harmless(&format!(
-                "{name}: not deployed, because it may hold secrets: {files}; pass the values as [env] or \
+                "{name}: left out, because it may hold secrets: {files}; pass the values as [env] or \
                  with mote secret, or write `!.env` into .moteignore"
             )));
         }

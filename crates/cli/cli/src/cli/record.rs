@@ -130,7 +130,7 @@ pub(super) async fn replay(client: &Client, args: &Replay, output: &Output) -> R
             before_ms.push(call.answer.ms);
             now_ms.push(now.ms);
         }
-        let status = now.as_ref().map_or(call.answer.status, |now| now.status);
+        let status = now.as_ref().map(|now| now.status);
         let ms = now.as_ref().map(|now| now.ms);
         values.push(json!({
             "result": word, "method": call.method, "path": call.path,
@@ -141,7 +141,8 @@ pub(super) async fn replay(client: &Client, args: &Replay, output: &Output) -> R
             let time = ms.map_or_else(String::new, |ms| {
                 format!("  {ms:.1} ms (was {:.1} ms)", call.answer.ms)
             });
-            output.shown(&format!("{word:<7} {status}  {head}{time}"));
+            let status = status.map_or_else(String::new, |status| format!(" {status}"));
+            output.shown(&format!("{word:<7}{status}  {head}{time}"));
             lines.iter().for_each(|line| output.shown(line));
         }
     }

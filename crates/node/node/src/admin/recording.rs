@@ -24,8 +24,9 @@ pub(super) async fn read(
     let engine = &node.data_path.engine;
     let name = find(engine, &name)?.spec.name.to_string();
     let recording = node.recordings.begin(engine, &name).map_err(|_| {
-        Problem::new(429, "M1411", format!("{name}: too many recordings are running"))
-            .with_hint("end one of them")
+        Problem::new(429, "M1411", format!("{name}: too many recordings are running")).with_hint(
+            "a node runs 16 at once, 4 of one function; end one, or wait: each ends after an hour",
+        )
     })?;
     let end = Instant::now() + LONGEST;
     let lines = futures_util::stream::unfold(recording, move |mut recording| async move {
