@@ -53,7 +53,10 @@ pub(crate) async fn run(revision: Arc<Revision>) {
             revision.log.platform(LogLevel::Info, revision.number, instance, text);
         };
         for instance in round.orders.killed {
-            log(instance, "killed: it did not end an invocation whose deadline had passed");
+            log(
+                instance,
+                "killed: it did not end an invocation that was late, or whose caller had left",
+            );
         }
         for stopping in round.orders.stopping {
             let why = stopping.why;

@@ -156,7 +156,8 @@ pub struct Call<R> {
 /// Why no caller waits any more for an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gone {
-    /// The caller left. The invocation may run on until its deadline, in nanoseconds.
+    /// The caller left. Beside other invocations, this one may run on until its deadline, in
+    /// nanoseconds.
     Left { deadline_ns: u64 },
     /// The deadline of the invocation has passed.
     Late,
@@ -165,7 +166,8 @@ pub enum Gone {
 /// Records when the caller of an invocation stopped waiting.
 #[derive(Debug, Clone, Copy)]
 struct Cancelled {
-    /// When the instance should have ended the invocation.
+    at_ns: u64,
+    /// When the instance should have ended the invocation, if it runs others.
     due_ns: u64,
     gone: Gone,
     /// The number of messages received from the instance by then. If another message arrives later,
@@ -443,7 +445,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
             Gone::Left { deadline_ns } => deadline_ns.max(now_ns),
             Gone::Late => now_ns,
         };
-        call.cancelled = Some(Cancelled { due_ns, gone, messages });
+        call.cancelled = Some(Cancelled { at_ns: now_ns, due_ns, gone, messages });
         true
     }
 
@@ -574,20 +576,25 @@ impl<R: Running, I: Instance> Worker<R, I> {
         }
     }
 
-    /// Stops an instance in which a cancelled invocation has continued for longer than `grace_ns`
-    /// after its deadline. The instance is killed at once if it holds no other work, or if it has sent
-    /// nothing since a deadline passed. A caller that left does not show that the instance is stuck, so
-    /// it never ends the invocations of others. Returns whether the instance was killed now.
+    /// Stops an instance in which a cancelled invocation has continued for longer than `grace_ns`. An
+    /// instance that holds no other work is killed, and so is one that has sent nothing since a
+    /// deadline passed. A caller that left does not show that the instance is stuck, so beside the
+    /// invocations of others its own may continue until its deadline. Returns whether the instance was
+    /// killed now.
     pub(super) fn stop_if_stuck(&mut self, now_ns: u64, grace_ns: u64) -> bool {
         let all = || self.calls.slots.iter().map(|(_, call)| call.cancelled);
-        let stuck =
-            all().flatten().any(|cancelled| now_ns.saturating_sub(cancelled.due_ns) > grace_ns);
+        let is_alone = all().all(|cancelled| cancelled.is_some());
+        let is_over = |since_ns: u64| now_ns.saturating_sub(since_ns) > grace_ns;
+        let stuck = match all().flatten().map(|it| it.at_ns).max() {
+            Some(last_ns) if is_alone => is_over(last_ns),
+            _ => all().flatten().any(|it| is_over(it.due_ns)),
+        };
         if !stuck || self.state.stop().is_some_and(|stop| stop.hung) {
             return false;
         }
         let is_silent = |it: Cancelled| it.gone == Gone::Late && it.messages == self.messages;
         let silent = all().flatten().any(is_silent);
-        let kills = silent || all().all(|cancelled| cancelled.is_some());
+        let kills = silent || is_alone;
         self.drain(StopReason::Deadline, "");
         if kills {
             if let State::Draining(stop) | State::Ending { stop: Some(stop), .. } = &mut self.state
