@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # Programs whose tests compare times with each other, or need the processors for themselves.
-ALONE = {"experiments", "neighbours", "escape", "instances", "scale_to_zero"}
+ALONE = {"experiments", "neighbours", "escape", "instances", "scale_to_zero", "websockets"}
 # Programs that need parts of Kubernetes, which `make test` builds meanwhile. The file that the variable
 # names exists when they are there.
 KUBERNETES = {"cluster", "export", "import", "objects"}
