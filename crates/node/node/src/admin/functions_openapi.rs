@@ -32,6 +32,17 @@ const FILES_BYTES_MAX: u64 = 2 << 20;
 static MAKING: Semaphore = Semaphore::const_new(1);
 /// Fields with which a description could lead clients to other servers.
 const TO_OTHERS: [&str; 4] = ["servers", "callbacks", "links", "externalDocs"];
+/// Fields whose keys are names.
+const NAMES: [&str; 8] = [
+    "properties",
+    "patternProperties",
+    "$defs",
+    "schemas",
+    "parameters",
+    "responses",
+    "requestBodies",
+    "headers",
+];
 /// The fields of a path that describe methods (OpenAPI 3.1, 4.8.9).
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 /// The methods that are shown for a function that takes all of them.
@@ -51,8 +62,10 @@ pub(super) async fn show(
     let shown = all.into_iter().filter(|revision| view.shows(revision.spec.name.as_str()));
     let shown: Vec<_> = shown.collect();
     let of_node = node.clone();
-    let _turn = MAKING.acquire().await;
+    let turn = MAKING.acquire().await;
     let made = blocking(move || {
+        // The work goes on if the client leaves, so the turn belongs to it.
+        let _turn = turn;
         let mut document = Document::new(servers);
         let mut left = FILES_BYTES_MAX;
         for revision in shown {
@@ -64,7 +77,7 @@ pub(super) async fn show(
     Ok(Json(made.await.map_err(|error| internal(&error))?))
 }
 
-/// The function's own description, or why there is none that can be shown.
+/// Reads and checks the function's own description. `None` if it has none.
 fn read(code: &Path, left: &mut u64) -> Option<Result<Value, String>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = open(code.join(FILE), flags, Mode::empty()).ok()?;
@@ -130,13 +143,18 @@ fn foreign_reference(value: &Value) -> Option<&str> {
     }
 }
 
-/// Removes the fields with which a description could lead clients to other servers.
-fn disarm(value: &mut Value) {
+/// Removes the fields with which a description could lead clients to other servers. Where the keys of
+/// an object are names that the function chose, such as those of properties, all of them stay.
+fn disarm(value: &mut Value, has_names: bool) {
     match value {
-        Value::Array(all) => all.iter_mut().for_each(disarm),
+        Value::Array(all) => all.iter_mut().for_each(|one| disarm(one, false)),
         Value::Object(fields) => {
-            TO_OTHERS.iter().for_each(|name| drop(fields.remove(*name)));
-            fields.values_mut().for_each(disarm);
+            if !has_names {
+                TO_OTHERS.iter().for_each(|name| drop(fields.remove(*name)));
+            }
+            for (name, field) in fields {
+                disarm(field, !has_names && NAMES.contains(&name.as_str()));
+            }
         }
         _ => {}
     }
@@ -190,7 +208,7 @@ impl Document {
         .chain(spec.routes().iter().filter(|rule| rule.redirect.is_none()).cloned())
         .collect();
         if let Some(own) = &mut own {
-            disarm(own);
+            disarm(own, false);
             rename_references(own, name);
             self.add_components(own, name);
         }
@@ -401,8 +419,12 @@ mod tests {
         let mut own =
             json!({"paths": {"/a": {"servers": [1], "get": {"servers": [1], "callbacks": {}}}}});
         own = checked(own).unwrap();
-        disarm(&mut own);
+        disarm(&mut own, false);
         assert_eq!(own, json!({"paths": {"/a": {"get": {}}}}));
+        let named = json!({"schemas": {"links": {"properties": {"servers": {"type": "string"}}}}});
+        let mut same = named.clone();
+        disarm(&mut same, false);
+        assert_eq!(same, named);
     }
 
     #[test]
