@@ -183,7 +183,7 @@ async fn played(
     }
     let target = target.unwrap_or(&call.function);
     let is_url = target.contains("://");
-    // A front compresses for clients that accept it. What was recorded is not compressed.
+    // Recorded bodies are not compressed, so the front is not asked to compress.
     let is_sent = |name: &str| {
         !(is_of_connection(name) || is_url && name.eq_ignore_ascii_case("accept-encoding"))
     };
