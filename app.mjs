@@ -1,1 +1,0 @@
-export function handle() { return "hello"; }
