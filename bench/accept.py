@@ -2,11 +2,11 @@
 
 Usage: accept.py MOTE NATS-SERVER RESULT.json
 
-Four things take turns on the same disk: a loop of `fdatasync` after a write of 4 KiB, `mote` with
-64 clients that each wait for their 202, and JetStream (file store, `sync_interval: always`, so that
-an acknowledgement means the same) with 64 publishers that each wait for their acknowledgement, and
-`mote` again with its journal in that JetStream. Then one client of `mote` against the loop gives
-the latency that is added to one sync. The numbers of one round are compared with each other,
+Four contestants take turns on the same disk: a loop that writes 4 KiB and calls `fdatasync`; `mote`
+with 64 clients that each wait for their 202; JetStream (file store, `sync_interval: always`, so
+that an acknowledgement means the same) with 64 publishers that each wait for their acknowledgement;
+and `mote` again with its journal in that JetStream. Then one client of `mote` against the loop
+gives the latency that is added to one sync. The numbers of one round are compared with each other,
 because the machine and its disk are shared; the result is the median of the rounds.
 """
 
@@ -89,7 +89,7 @@ class Mote:
         subprocess.run([binary, "deploy", source], env=env, check=True, stderr=subprocess.DEVNULL)
 
     def accept(self, clients):
-        """Rate and median latency in milliseconds of 202s."""
+        """Rate and median latency in milliseconds of 202 answers."""
         url = f"http://127.0.0.1:{self.port}/accept"
         output = subprocess.run(
             [self.binary, "bench", url, "-H", "prefer: respond-async", "-d", BODY.decode(),

@@ -1,9 +1,10 @@
 """Processor time of a worker per call of `hello` under each platform's contract, without a node.
 
-The shims run as they do in an instance, on one end of a socket pair; this end sends batches of
-calls and reads the process' own clock around them. Contracts are measured in turn, round by round;
-the smallest of the rounds counts, since neighbours can only add. For work on the adapters:
-`contracts.py` measures what a caller sees.
+The shims run as they do in an instance, on one end of a socket pair; this program, on the other
+end, sends batches of calls and reads the process's own clock before and after each batch. Contracts
+are measured in turn, round by round. The smallest value of the rounds counts, since other programs
+can only add time. This script is for work on the adapters; `contracts.py` measures what a caller
+sees.
 
 Usage: adapters.py [--rounds N] [--calls N] [--batch N] [--languages python,node] [--only NAME,NAME]
                    [--headers] [--profile FILE]

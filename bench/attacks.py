@@ -1,12 +1,12 @@
-"""Clients at their worst, for fairness.py; standard library only.
+"""Hostile clients for fairness.py; standard library only.
 
-Each attack is a generator: it yields once when it is at its full strength, and then after each
-bounded step, until its time is over or it is told to end (SIGTERM). Everything stays on loopback. A
-client that is refused connects anew, as a hostile one would. What it did is printed as JSON at the
-end, so that the result can say how strong the attack was.
+Each attack is a generator. It yields once when the attack is at full strength, and then after each
+bounded step, until its time is over or it receives SIGTERM. Everything stays on loopback. A client
+that is refused reconnects, as a hostile one would. At the end the attack prints what it did as
+JSON, so that the result can say how strong the attack was.
 
-Usage: attacks.py NAME SECONDS ADDRESS OPTIONS. ADDRESS is what the attack comes from; OPTIONS is a
-JSON object: ports by name.
+Usage: attacks.py NAME SECONDS ADDRESS OPTIONS. ADDRESS is the source address of the attack; OPTIONS
+is a JSON object with ports by name.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def connect(port: int) -> socket.socket:
 
 
 def flooded(port: int, first: bytes, rest: bytes, counts: Counter[str]) -> Iterator[None]:
-    """One connection at a time that sends `first` and then `rest` without end, and reads along."""
+    """One connection at a time that sends `first` and then `rest` endlessly, and reads what arrives
+    meanwhile."""
     poll = STEP_SECONDS_MAX
     while True:
         try:
@@ -108,13 +109,14 @@ def h2_flood(kind: int, stream: int, payload: bytes) -> Attack:
 
 
 def h2_get(stream: int, path: str) -> bytes:
-    """A request as one HEADERS frame; every field from HPACK's static table or as a literal."""
+    """A request as one HEADERS frame; every field is from HPACK's static table or a literal."""
     fields = b"\x82\x86\x04" + bytes([len(path)]) + path.encode() + b"\x01\x01a"
     return h2_frame(1, 0x5, stream, fields)
 
 
 def h2_pong(stream: socket.socket, counts: Counter[str]) -> bool:
-    """Reads what is there and answers its pings; whether the connection goes on."""
+    """Reads what has arrived and answers its pings; returns whether the connection is still
+    open."""
     try:
         read = stream.recv(1 << 18)
     except BlockingIOError:
@@ -138,7 +140,7 @@ def h2_pong(stream: socket.socket, counts: Counter[str]) -> bool:
 
 
 def h2_window(options: Options, counts: Counter[str]) -> Iterator[None]:
-    """Connections that ask for large answers, take nothing of them, and answer pings."""
+    """Connections that request large answers, read nothing of them, and answer pings."""
     first = H2_PREFACE + h2_frame(H2_SETTINGS, 0, 0, struct.pack(">HI", 4, 0))
     asked = b"".join(h2_get(1 + 2 * n, "/big") for n in range(H2_WINDOW_STREAMS))
     held: list[socket.socket] = []
@@ -162,7 +164,7 @@ def h2_window(options: Options, counts: Counter[str]) -> Iterator[None]:
 
 
 def asked_again(path: str) -> Attack:
-    """One caller that asks for the same again and again."""
+    """One caller that repeats the same request again and again."""
 
     def attack(options: Options, counts: Counter[str]) -> Iterator[None]:
         request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
@@ -187,7 +189,7 @@ def asked_again(path: str) -> Attack:
 
 
 def many_callers(request: bytes, connections: int) -> Attack:
-    """As many connections as this, each of which asks again as soon as it is answered."""
+    """This many connections, each of which sends its next request as soon as it has its answer."""
 
     def attack(options: Options, counts: Counter[str]) -> Iterator[None]:
         poll = select.poll()
@@ -222,7 +224,7 @@ def many_callers(request: bytes, connections: int) -> Attack:
 
 
 def silent(port_name: str) -> Attack:
-    """Connections that never say anything, opened again where they are ended."""
+    """Connections that never send anything, and are reopened when the node closes them."""
 
     def attack(options: Options, counts: Counter[str]) -> Iterator[None]:
         held: set[socket.socket] = set()
@@ -262,7 +264,7 @@ def silent(port_name: str) -> Attack:
 
 
 def hanging_callbacks(options: Options, counts: Counter[str]) -> Iterator[None]:
-    """Accepted calls whose callback goes to a port that takes connections and never answers."""
+    """Accepted calls whose callback goes to a port that accepts connections and never answers."""
     request = (
         "POST /async-function/later HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n"
         f"X-Callback-Url: http://127.0.0.1:{options['silent']}/\r\nConnection: close\r\n\r\n"
@@ -336,7 +338,7 @@ def coap_forged(path: str) -> Attack:
 
 
 def spinning(_: Options, counts: Counter[str]) -> Iterator[None]:
-    """Not an attack: what an attacker's processor time alone does to the measurement."""
+    """Not an attack: shows what the attacker's processor time alone does to the measurement."""
     while True:
         for _ in range(10_000):
             counts["turns"] += 1
@@ -344,9 +346,9 @@ def spinning(_: Options, counts: Counter[str]) -> Iterator[None]:
 
 
 def spinning_everywhere(_: Options, counts: Counter[str]) -> Iterator[None]:
-    """Not an attack either: every core is busy with a program that gives way to all others.
+    """Not an attack either: every core is busy with a program that yields to all other programs.
 
-    The node is never made to wait by the kernel of this machine then. What it waits for is the
+    In this case the kernel of this machine never makes the node wait. The node waits only for the
     host of a virtual machine, which takes cores away once all of them are busy.
     """
     this = os.getpid()

@@ -1,9 +1,9 @@
-"""What a call of another function costs: inside the node, and back through the HTTP front.
+"""What a call from one function to another costs: inside the node, and through the HTTP front.
 
 A function calls another one many times and measures each call: with `ctx.call`, and over HTTP to
-`mote.internal`. The called function only answers. What a hop more costs is the difference between a
-call that goes on to a third function and one that does not. The rows take turns within a round; the
-table has medians over the rounds.
+`mote.internal`. The called function only answers. The cost of a further hop is the difference
+between a call that goes on to a third function and one that does not. The rows take turns within a
+round; the table has medians over the rounds.
 
 Usage: calls.py [--rounds N] [--calls N] [--no-save]
 """

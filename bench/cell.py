@@ -1,7 +1,7 @@
-"""A cell in a pod against the same node outside of Kubernetes, and against a plain Deployment.
+"""Compares a cell in a pod with the same node outside Kubernetes, and with a plain Deployment.
 
-The node outside runs in a network namespace of its own at the same bridge as the pods, in the same
-root file system as the cell, with the same memory, so that only the pod differs. Both are asked in
+The node outside has its own network namespace on the same bridge as the pods, the same root file
+system as the cell, and the same memory, so that only the pod differs. Both are called in
 alternation from the machine's namespace. See bench/README.md.
 
 Usage: cell.py --bin FOLDER [--rounds N] [--seconds N]
@@ -66,7 +66,7 @@ SERVER = (
 
 
 class Outside:
-    """The node of the cell's image, beside the cluster's pods. Use as a context manager."""
+    """A node from the cell's image, next to the cluster's pods. Use as a context manager."""
 
     def __init__(self, cluster: Cluster, binaries: Path, images: Path, memory: str) -> None:
         self.cluster, self.binaries = cluster, binaries
@@ -140,7 +140,7 @@ def example(name: str, more: str = "") -> dict[str, str]:
 
 
 def warm(cluster: Cluster, binaries: Path, pod: str, name: str, seconds: int) -> Outcome:
-    """Requests per second of the cell over those of the node outside, in turns."""
+    """Requests per second of the cell divided by those of the node outside, in turns."""
     said = cluster.call(
         "run",
         str(binaries / "mote"),
@@ -201,8 +201,8 @@ def cold(cluster: Cluster, pod_name: str, pod: str, name: str, rounds: int) -> l
 
 
 def plain_deployment(cluster: Cluster, image: str, rounds: int) -> Outcome:
-    """A Deployment of the same image with a small server, from 0 to 1, until a request through its
-    Service is answered."""
+    """Scales a Deployment of the same image with a small server from 0 to 1, until a request
+    through its Service is answered."""
     labels = {"app": "plain"}
     pod = {
         "containers": [

@@ -78,7 +78,8 @@ class Drawing:
 
 
 def newest(pattern: str, list_name: str, needed: list[str]) -> tuple[dict, dict, str]:
-    """The newest result of a name that has all rows needed: it, its rows, and its date."""
+    """The newest result of this name that has all required rows: the result, its rows, and its
+    date."""
     for path in sorted((BENCH / "results").glob(pattern), reverse=True):
         result = json.loads(path.read_text())
         rows = {row["name"]: row for row in result[list_name]}
@@ -138,7 +139,7 @@ def quantiles(values: list[float]) -> tuple[float, float, float]:
 
 
 def pods(platform: str) -> list[float]:
-    """Times from scheduled to ready of every pod of the study, in milliseconds."""
+    """Times from scheduled to ready in milliseconds, of every pod in the study."""
     with gzip.open(PODS, "rt", newline="") as file:
         rows = csv.DictReader(file)
         return [float(row["delay_s"]) * 1000 for row in rows if row["platform"] == platform]

@@ -1,12 +1,12 @@
-"""`mote bench` beside wrk, hey and libcoap's client: the same function, in alternation.
+"""Compares `mote bench` with wrk, hey and libcoap's client: the same function, in alternation.
 
-Usage: check.py MOTE [SECONDS] [ROUNDS] [CLIENTS]. Prints medians of rates and percentiles and the
-ratio to ours; decides nothing. Latencies of wrk and hey count from when a request was sent, ours
-from when its client was free, which in a closed loop is the same moment.
+Usage: check.py MOTE [SECONDS] [ROUNDS] [CLIENTS]. Prints medians of rates and percentiles and their
+ratio to ours, without a verdict. wrk and hey count latencies from the sending of a request, and
+`mote bench` counts from when its client was free, which in a closed loop is the same moment.
 
-wrk adds to every latency that is longer than the mean interval of a client the shorter ones of the
-requests it would have made meanwhile (`stats_correct`), so its p99 is not what it measured; the row
-"by wrk's rule" does the same to what we measured.
+For every latency above the mean interval of a client, wrk adds the shorter latencies of the
+requests that the client would have made meanwhile (`stats_correct`), so its p99 is not what it
+measured. The row "by wrk's rule" does the same to our measurements.
 """
 
 import json

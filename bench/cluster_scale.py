@@ -1,7 +1,8 @@
-"""From one instance to ten under load: in a cell, across two cells, and as pods with a plain HPA.
+"""Scales from one instance to ten under load: in a cell, across two cells, and as pods with a plain
+HPA.
 
-It uses the lab's targets, on one cluster whose second machine joins in the middle of the run. See
-bench/README.md.
+The measurement uses the lab's targets, on one cluster whose second machine joins in the middle of
+the run. See bench/README.md.
 
 Usage: cluster_scale.py [--rounds N] [--workload wait|float-operation] [--no-save], with the lab's
 Python packages
@@ -35,7 +36,7 @@ from motelab.session import Lab  # noqa: E402
 
 @dataclass(frozen=True)
 class Load:
-    """What the callers call, and where."""
+    """The function that the callers call, and its address."""
 
     workload: str
     params: dict[str, str]
@@ -72,7 +73,7 @@ def ready(target: Target, function: Function) -> int:
 
 
 def measure(lab: Lab, target: Target, kind: Load) -> dict[str, Any]:
-    """The time from the first call of the load until so many instances are ready."""
+    """The time from the first call of the load until this many instances are ready."""
     workload = workloads()[kind.workload]
     wish = Wish(instances_min=1, instances_max=INSTANCES, scale={"queue": 1_000})
     function = target.deploy(workload, "smoke", wish)

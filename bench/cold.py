@@ -1,9 +1,9 @@
 """Cold starts as a caller sees them, in alternation with `crun run` of the same root and command.
 
-Every round asks each contestant once: a function that has scaled to zero on a node that keeps
-prewarmed interpreters, the same on a node that keeps none, and crun until its worker has answered the
-same first invocation over the same protocol. Then the ways round a cold start: paused instances,
-and spare ones for a function that takes long to load. See bench/README.md.
+Every round calls each contestant once: a function that has scaled to zero on a node that keeps
+prewarmed interpreters, the same function on a node that keeps none, and crun until its worker has
+answered the same first invocation over the same protocol. Then come two ways to avoid a cold start:
+paused instances, and spare instances of a function that takes long to load. See bench/README.md.
 
 Usage: cold.py [--rounds N]
 """
@@ -50,7 +50,7 @@ EXAMPLES = {"Python": "hello-python", "Node": "hello-node"}
 
 
 class Api:
-    """The management socket, for what the command line would be too slow to ask."""
+    """The management socket, for requests that would take too long with the command line."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -74,7 +74,7 @@ class Api:
 
 
 def call(node: Node, name: str) -> tuple[float, float]:
-    """Milliseconds of a first call and of the one after it, each on a fresh connection."""
+    """Milliseconds of a first call and of the following call, each on a fresh connection."""
     times = []
     for _ in range(2):
         with connect(node.http) as sock:
@@ -88,7 +88,8 @@ def call(node: Node, name: str) -> tuple[float, float]:
 
 
 def reserve_channel() -> None:
-    """Holds the number that a worker expects its channel at, so that nothing else takes it."""
+    """Reserves the descriptor number at which a worker expects its channel, so that nothing else
+    uses it."""
     nothing = os.open(os.devnull, os.O_RDWR)
     if nothing != CHANNEL_FD:
         os.dup2(nothing, CHANNEL_FD, inheritable=False)
@@ -96,7 +97,7 @@ def reserve_channel() -> None:
 
 
 class Crun:
-    """One bundle: the folders a function of ours sees, and the command that runs it."""
+    """One bundle: the folders that one of our functions sees, and the command that runs it."""
 
     def __init__(self, folder: Path, name: str, argv: list[str], binds: dict[str, str],
                  load: dict | None) -> None:
@@ -191,7 +192,8 @@ def host_folders(shims: Path, prefix: str, code: Path) -> dict[str, str]:
 
 
 def contestants(folder: Path, shims: Path) -> dict[str, Crun]:
-    """The same workers in crun. `shims` is where a node has put them: one file each, as it uses them."""
+    """The same workers in crun. `shims` is the folder in which a node has put them, one file
+    each."""
     asked = {"capture_output": True, "text": True, "check": True}
     python = subprocess.run(["python3", "-c", "import sys; print(sys.executable); "
                              "print(sys.base_prefix)"], **asked).stdout.split()
@@ -278,7 +280,7 @@ def compare(folder: Path, rounds: int) -> list[Outcome]:
 
 
 def around(folder: Path, rounds: int) -> list[Outcome]:
-    """Paused instances, and spare ones of a function with a heavy import."""
+    """Paused instances, and spare instances of a function with a heavy import."""
     outcomes = []
     heavy = folder / "heavy"
     heavy.mkdir()

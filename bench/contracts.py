@@ -1,4 +1,4 @@
-"""Throughput of `hello` under each platform's contract over that of our own, in turns.
+"""Throughput of `hello` under each platform's contract divided by that under our own, in turns.
 
 For each language one function per contract, as that platform's users write it, and for each a copy
 of one of our own, so that both have answered as many calls when their compilers are at work; each
@@ -161,7 +161,7 @@ def copy_of_ours(language: str, contract: str) -> str:
 
 
 def deploy_both(node: Node, folder: Path, language: str, contract: str) -> None:
-    """A contract's function, and the copy of ours that it stands beside."""
+    """A contract's function, and the copy of our function that it is compared with."""
     deploy(node, folder, language, contract)
     ours = BESIDE.get((language, contract), NATIVE)
     deploy(node, folder, language, ours, copy_of_ours(language, contract))
@@ -179,7 +179,7 @@ def check(node: Node, language: str, contract: str) -> None:
 
 
 def beside(node: Node, language: str, contract: str, connections: int, warm_up: str, seconds: float) -> dict[str, Any]:
-    """A contract and ours in turns; every answer must be good."""
+    """Calls a contract's function and ours in turns; every answer must be good."""
     contracts, ours = name_of(language, contract), copy_of_ours(language, contract)
     result: dict[str, Any] = json.loads(node.mote(
         "bench", url_of(node, contracts), "--baseline", url_of(node, ours), "-c", str(connections),

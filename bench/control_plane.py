@@ -1,4 +1,4 @@
-"""The load of mote on an API server and of its controller: functions at rest, and a change.
+"""The load that mote puts on an API server and its controller: idle functions, and a change.
 
 The API server, the controller, the cells' nodes and their agents are real processes on loopback
 (scripts/apiserver.sh); there are no pods, and so no kubelets. See bench/README.md.
@@ -143,7 +143,7 @@ class Plane:
         return process
 
     def kubeconfig(self, account: str) -> str:
-        """The credentials of a service account, as its pods have them."""
+        """The credentials of a service account, as its pods receive them."""
         token = self.script("token", f"{SYSTEM}/{account}").strip()
         text = (self.folder / "api" / "kubeconfig").read_text()
         path = self.folder / f"{account}.kubeconfig"
@@ -228,7 +228,7 @@ class Plane:
             return answer.read().decode()
 
     def requests(self) -> Counter:
-        """Requests to the API server by what they do, without those for this very list."""
+        """Requests to the API server by verb and resource, without those for this list itself."""
         text = self.kubectl("get", "--raw", "/metrics")
         found: Counter = Counter()
         for labels, value in parse(text, "apiserver_request_total").items():
@@ -273,7 +273,7 @@ def as_list(items: list[dict]) -> str:
 
 
 def rest(plane: Plane, seconds: float) -> dict:
-    """What happens while nobody asks for anything."""
+    """Measures what happens while nobody requests anything."""
     pids = {
         "controller": [plane.controller.pid],
         "agents": [process.pid for process in plane.agents],
@@ -304,7 +304,7 @@ def rest(plane: Plane, seconds: float) -> dict:
 
 
 def bare(plane: Plane, seconds: float) -> dict:
-    """Requests of the API server to itself."""
+    """Requests that the API server sends to itself."""
     before, since = plane.requests(), time.monotonic()
     time.sleep(seconds)
     took = time.monotonic() - since
@@ -324,7 +324,7 @@ def resource_of(what: str) -> str:
 
 
 def calm(plane: Plane) -> None:
-    """Waits until nothing was reconciled for a while."""
+    """Waits until nothing has been reconciled for a while."""
     last, since = -1.0, time.monotonic()
 
     def is_calm() -> bool:
@@ -338,7 +338,7 @@ def calm(plane: Plane) -> None:
 
 
 def change(plane: Plane) -> dict:
-    """One function changes: what that costs until every cell serves it."""
+    """Changes one function, and measures the cost until every cell serves the change."""
     before, reconciles = plane.requests(), parse(plane.own(), "mote_cluster_reconciles_total")[""]
     since = time.monotonic()
     plane.kubectl("apply", "--server-side", "-f", "-", data=json.dumps(function(0, "new")))

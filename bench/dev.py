@@ -65,7 +65,7 @@ def wait_for(what, ask):
 
 
 class Loop:
-    """A program that serves a folder and follows its files."""
+    """A program that serves a folder and watches its files."""
 
     def __init__(self, folder, files, source, command, env=None, port=None, path="/"):
         self.source, self.text, self.path, self.port = folder / source, files[source], path, port
@@ -96,7 +96,7 @@ class Loop:
         self.port = self.port or wait_for("an address", found)
 
     def get(self):
-        """The answer to one request, or nothing if none can be sent."""
+        """The answer to one request, or nothing if no request can be sent."""
         try:
             if self.connection is None:
                 self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)

@@ -1,4 +1,4 @@
-"""How much one client or one function at its worst delays the callers of another function.
+"""Measures how much one hostile client or function delays the callers of another function.
 
 For each attack a node of its own. A victim is asked at a fixed rate, alone and then under the
 attack, and so on in alternation; the median over the rounds of the p99 under attack, over that of
@@ -144,7 +144,7 @@ def handle(event, ctx):
 
 @dataclass
 class Bench:
-    """What an attack has: the node, and what it and its functions may reach."""
+    """What an attack works with: the node, and what the attack and its functions may reach."""
 
     folder: Path
     node: Node
@@ -207,7 +207,7 @@ def seeker(bench: Bench) -> None:
 
 
 def tenants(*limits: str) -> Prepare:
-    """The function of the attacker in one namespace, and the victim in another."""
+    """The attacker's function in one namespace, and the victim in another."""
 
     def prepare(bench: Bench) -> None:
         cpu = '[limits]\ncpu = 0.5\n' if "--cpu" in limits else ""
@@ -247,7 +247,7 @@ Ask = Callable[[Bench, float], Side]
 
 
 def bench_of(url: Callable[[Bench], str]) -> Ask:
-    """Asks by `mote bench`, on one core where there are several."""
+    """Measures with `mote bench`, on one core if there are several."""
 
     def ask(bench: Bench, seconds: float) -> Side:
         command = [
@@ -276,7 +276,8 @@ def bench_of(url: Callable[[Bench], str]) -> Ask:
 
 
 def accepted(bench: Bench, seconds: float) -> Side:
-    """Calls that OpenFaaS' API accepts for later: from when each was due until its callback."""
+    """Calls that OpenFaaS's API accepts for later: the time from when each was due until its
+    callback."""
     told: dict[str, float] = {}
 
     class Told(BaseHTTPRequestHandler):
@@ -385,7 +386,7 @@ ATTACKS = [
 
 
 class Broken(Exception):
-    """An attack could not be run, or the node did not survive it."""
+    """An attack could not be run, or the node did not survive the attack."""
 
 
 class Skipped(Exception):
@@ -393,7 +394,8 @@ class Skipped(Exception):
 
 
 def own_address() -> str | None:
-    """An address of this machine that is not loopback; what it sends to itself stays inside."""
+    """An address of this machine other than loopback; traffic from the machine to it stays
+    inside."""
     probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     # Connecting a datagram socket sends nothing; it only chooses the address to send from.
     with probe, contextlib.suppress(OSError):
@@ -411,7 +413,7 @@ def pinned() -> list[str]:
 
 @contextlib.contextmanager
 def listening() -> Iterator[int]:
-    """A port whose connections are taken by the kernel and by nobody else."""
+    """A port on which the kernel accepts connections that no program takes."""
     with socket.create_server(("127.0.0.1", 0), backlog=BACKLOG) as listener:
         yield listener.getsockname()[1]
 
@@ -466,9 +468,10 @@ def bench_for(attack: Attack) -> Iterator[Bench]:
 
 
 def going_first() -> list[str]:
-    """A command that lets its program have its core as soon as it wants it, as a caller on another
-    machine has. Otherwise the caller waits for a tick when the scheduler puts a busy function onto
-    its core, and the result is the wait of the caller. A few thousandths of a core in all."""
+    """A command that gives its program the core as soon as the program needs it, as a caller on
+    another machine has its own core. Otherwise the caller waits for a tick when the scheduler puts
+    a busy function onto its core, and the result measures that wait. The program uses a few
+    thousandths of a core in all."""
     command = ["chrt", "--fifo", "1"]
     allowed = shutil.which("chrt") and subprocess.run([*command, "true"], check=False,
                                                       stderr=subprocess.DEVNULL).returncode == 0
@@ -476,16 +479,15 @@ def going_first() -> list[str]:
 
 
 def giving_way() -> list[str]:
-    """A command that lets its program run only while nothing else wants the core. Niceness would
-    not do: since Linux 6.6 a program that runs keeps its core for a whole turn whatever its
-    niceness, and the caller would wait for as long as a tick where a real attacker is another
-    machine."""
+    """A command that lets its program run only while nothing else needs the core. Niceness is not
+    enough: since Linux 6.6 a running program keeps its core for a whole turn whatever its niceness,
+    and the caller would wait for up to a tick, although a real attacker runs on another machine."""
     return ["chrt", "--idle", "0"] if shutil.which("chrt") else ["nice", "-n", "19"]
 
 
 @contextlib.contextmanager
 def attacked(attack: Attack, bench: Bench, seconds: float) -> Iterator[dict[str, int]]:
-    """The attack at its full strength; what it did is in the dictionary after it has ended."""
+    """The attack at full strength; after its end, the dictionary says what the attack did."""
     did: dict[str, int] = {}
     command = [
         *pinned(), *giving_way(), sys.executable, "-B", str(HERE / "attacks.py"),

@@ -1,7 +1,8 @@
 """Measures what an idle node costs. Usage: footprint.py BINARY RESULT.json; standard library only.
 
-The bars are those of SPECIFICATION.md. RSS is VmRSS of /proc: pages shared by daemon and helper
-count in both, so the sum is an upper bound; Pss, where the kernel tells it, is the fair share.
+The bars are those of SPECIFICATION.md. RSS is VmRSS from /proc: pages shared by daemon and helper
+count in both, so the sum is an upper bound. Pss, if the kernel reports it, divides shared pages
+fairly.
 """
 
 import json
@@ -121,7 +122,7 @@ def commit():
 
 
 def wait_until_idle(node):
-    """Until no instance is left of those the deploys started."""
+    """Waits until no instance that the deploys started is left."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         functions = json.loads(node.mote("list", "-o", "json"))["functions"]

@@ -159,7 +159,7 @@ class Measured:
 
 
 def read(path: Path) -> str:
-    """The text of a file of /proc; nothing if its process has ended meanwhile."""
+    """The text of a file in /proc; nothing if its process has ended meanwhile."""
     try:
         return path.read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -173,7 +173,7 @@ def numbers(path: Path, *keys: str) -> list[int]:
 
 
 def tree(pid: int) -> Iterator[Path]:
-    """The folders in /proc of a process and of all that descend from it."""
+    """The folders in /proc of a process and all its descendants."""
     yield Path(f"/proc/{pid}")
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in read(task / "children").split():
@@ -225,7 +225,7 @@ def deploy(node: Node, folder: Path, example: str, name: str, scale: str) -> Non
 
 
 def wait_until_zero(node: Node, kept: int) -> None:
-    """Until no instance is left but those that are kept."""
+    """Waits until only those instances are left that are kept permanently."""
     end = time.monotonic() + ZERO_SECONDS_MAX
     while time.monotonic() < end:
         functions = json.loads(node.mote("list", "-o", "json"))["functions"]

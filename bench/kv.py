@@ -1,13 +1,13 @@
 """What the state of functions costs: operations a second and latencies of `ctx.kv`.
 
-A function measures itself: it asks for one operation after the other, or for many at once, and
-returns the time of each. Beside it, the same work on SQLite used directly, by a program on the host
-and on the same disk, since a sandbox has none: the same journal mode, one transaction per change.
+A function measures itself: it requests one operation after the other, or many at once, and returns
+the time of each. For comparison, a program on the host does the same work with SQLite directly, on
+the same disk, since a sandbox has no SQLite: the same journal mode, and one transaction per change.
 The rows take turns within a round; the table has medians over the rounds.
 
-With `--nats PROGRAM`, the same rows again on a node that keeps its state in a NATS server of this
-machine: once with a server that writes each change to its disk before it acknowledges it, and once
-with one that does not.
+With `--nats PROGRAM`, the same rows are measured again on a node that keeps its state in a NATS
+server on this machine: once with a server that writes each change to its disk before it
+acknowledges the change, and once with a server that does not.
 
 Usage: kv.py [--rounds N] [--operations N] [--no-save] [--nats PROGRAM]
 """
@@ -74,7 +74,7 @@ def in_function(node: Node, operation: str, at_once: int, durable: bool, count: 
 
 
 def in_sqlite(folder: Path, operation: str, durable: bool, count: int) -> Row:
-    """The same on SQLite, by a program that has the file for itself."""
+    """The same operations with SQLite, in a program that has the file to itself."""
     with tempfile.TemporaryDirectory(dir=folder) as own:
         file = sqlite3.connect(Path(own) / "direct.db", isolation_level=None)
         file.execute("PRAGMA journal_mode = WAL")
@@ -102,7 +102,7 @@ def in_sqlite(folder: Path, operation: str, durable: bool, count: int) -> Row:
 
 @contextlib.contextmanager
 def nats_server(program: str, sync: str) -> Iterator[str]:
-    """A NATS server with an empty store: its address."""
+    """Starts a NATS server with an empty store; returns its address."""
     with tempfile.TemporaryDirectory(prefix="mote-nats") as folder:
         port = free_port()
         config = Path(folder) / "server.conf"

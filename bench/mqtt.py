@@ -1,10 +1,11 @@
-"""Request to answer through Mosquitto: a function of `mote` over a native client, in turns.
+"""Measures from request to answer through Mosquitto: a function of `mote` and a native client, in
+turns.
 
 Both subscribe with QoS 1 over MQTT 5, run the same handler in Node, publish its answer and then
 acknowledge the message. The native client is mqtt.js in one process. The generator keeps a number
-of messages in flight over that many topics; a turn asks one of the two, A B B A. CPU is that of all
-processes of a side: the node and its instances, or the client. The broker's share is the same for
-both and is listed apart.
+of messages in flight over that many topics; each turn uses one of the two, in the order A B B A.
+CPU is that of all processes of a side: the node and its instances, or the client. The broker's
+share is the same for both and is listed separately.
 
 Usage: mqtt.py [--rounds N] [--seconds S] [--inflight N]
 """
@@ -113,7 +114,7 @@ class Generator:
             kinds += [kind for kind, _ in self.packets()]
 
     def packets(self) -> list[tuple[int, bytes]]:
-        """Waits for bytes; the complete packets in them."""
+        """Waits for bytes; returns the complete packets in them."""
         read = self.socket.recv(1 << 16)
         if not read:
             raise SystemExit("the broker closed the generator's connection")
@@ -183,7 +184,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and all below it."""
+    """CPU time of a process and all its descendants."""
     ticks = 0
     for one in descendants(pid):
         try:

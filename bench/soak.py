@@ -1,5 +1,5 @@
-"""Mixed calls against one node for a while; what its daemon and helper use is recorded, and the
-slope of each is printed. Usage: soak.py BINARY MINUTES RESULT.json; standard library only.
+"""Sends mixed calls to one node for a while, records what its daemon and helper use, and prints the
+slope of each value. Usage: soak.py BINARY MINUTES RESULT.json; standard library only.
 
 The calls: short and long answers, bodies of three sizes, errors, refusals, a deploy every minute,
 idle pauses long enough for scale to zero. Everything is on loopback and one call at a time.

@@ -1,9 +1,9 @@
-"""What an invocation costs that another cell runs, and what cells cost a node otherwise.
+"""What an invocation costs when another cell runs it, and what cells cost a node otherwise.
 
-Two nodes on this machine know each other as cells. The only instance of the first one is busy, so
-each call of it runs at the second one. A call of the second one itself, a call of the first one,
-and a bare TCP round trip over loopback take turns, one by one. Then two more nodes, with cells and
-without, serve the same function from 8 connections in turns.
+Two nodes on this machine know each other as cells. The first node's only instance is busy, so each
+call to the first node runs on the second. A call to the second node itself, a call to the first
+node, and a bare TCP round trip over loopback take turns, one by one. Then two more nodes, with
+cells and without, serve the same function from 8 connections in turns.
 
 Usage: spill.py [--rounds N] [--calls N] [--seconds N] [--no-save]
 """
@@ -47,7 +47,7 @@ BODY_BYTES = 1024
 
 
 class Client:
-    """One connection, one call after the other."""
+    """One connection that makes one call after the other."""
 
     def __init__(self, port: int, body: bytes) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))

@@ -19,7 +19,9 @@ while it is not called, measured before the first round, is subtracted. The colu
     bare       for comparison, a Python that does nothing, after the round: on a shared machine the
                same work takes several times as long at one moment as at another
 
-in milliseconds, `wall` the median of a round. With several builds, the rounds of each build
+in milliseconds, `wall` the median of a round. At the end, each example gets ten instances, and the
+memory of all processes except the node is printed, without these instances and with them (shared
+memory is counted once). With several builds, the rounds of each build
 alternate. A missed limit is printed and does not change the exit status.
 
 Usage: start_cycle.py [--rounds N] [--cycles N] [--every MS] [--rest S] [--only NAME,NAME]
@@ -56,6 +58,10 @@ BARS_MS = {"hello-python": 3.5, "hello-node": 6.0}
 COLUMNS = ("all", "node", "zygote", "sandboxes", "kernel", "wall", "bare")
 #: An instance is stopped as soon as it has answered.
 SCALE = '\n[scale]\nidle = "1ms"\n'
+#: As many instances as are kept, to measure their memory.
+INSTANCES = 10
+KEPT = f"\n[scale]\nmin = {INSTANCES}\nmax = {INSTANCES}\n"
+KEPT_SECONDS_MAX = 60
 CYCLES_TO_BEGIN_WITH = 5
 BARE_STARTS = 20
 TICKS_PER_MS = os.sysconf("SC_CLK_TCK") / 1e3
@@ -128,6 +134,8 @@ class Build:
     #: By example and column, one value for each round.
     found: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     prewarmed: dict[str, str] = field(default_factory=dict)
+    #: By example, mebibytes without and with instances.
+    memory: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def sample(self) -> Sample:
         return Sample(
@@ -212,14 +220,52 @@ def call(node: Node, name: str) -> float:
     return (time.perf_counter() - since) * 1e3
 
 
-def deploy(node: Node, folder: Path, example: str) -> None:
+def deploy(node: Node, folder: Path, example: str, scale: str = SCALE) -> None:
     code = folder / example
-    code.mkdir(parents=True)
+    code.mkdir(parents=True, exist_ok=True)
     for file in (ROOT / "examples" / example).iterdir():
         (code / file.name).write_bytes(file.read_bytes())
     with (code / "mote.toml").open("a") as manifest:
-        manifest.write(SCALE)
+        manifest.write(scale)
     node.mote("deploy", str(code))
+
+
+def memory_mib(build: Build) -> float:
+    """The memory of all processes that the node has started."""
+    pids = {build.node.pid}
+    found = 0.0
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(process.name)
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            chain = [pid, parent]
+            while chain[-1] > 1 and chain[-1] not in pids:
+                text = Path(f"/proc/{chain[-1]}/stat").read_text()
+                chain.append(int(text.rpartition(")")[2].split()[1]))
+            if chain[-1] in pids and pid not in (build.node.pid, build.zygote):
+                rollup = (process / "smaps_rollup").read_text()
+                found += int(re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)[1]) / 1024
+    return found
+
+
+def ready(node: Node, name: str) -> int:
+    functions = json.loads(node.mote("list", "-o", "json"))["functions"]
+    return sum(len(one["instances"]) for one in functions if one["name"] == name)
+
+
+def keep(build: Build, folder: Path, example: str) -> None:
+    """Measures the memory of ten instances that have answered a call and are idle."""
+    without = memory_mib(build)
+    deploy(build.node, folder, example, KEPT)
+    deadline = time.monotonic() + KEPT_SECONDS_MAX
+    while ready(build.node, example) < INSTANCES:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{example} has not got {INSTANCES} instances")
+        settle(0.5)
+    for _ in range(INSTANCES):
+        call(build.node, example)
+    settle(2)
+    build.memory[example] = without, memory_mib(build)
 
 
 def starts(node: Node, name: str) -> tuple[int, int]:
@@ -294,15 +340,23 @@ def main() -> None:
             for example in examples:
                 deploy(node, folder / name, example)
         measure(builds, examples, options)
+        for build in builds:
+            for example in examples:
+                keep(build, folder / f"{build.name}-kept", example)
     described["load_after"] = os.getloadavg()
     print("\n".join(lines(builds, examples)))
+    for build in builds:
+        for example, (without, kept) in build.memory.items():
+            figures = f"{without:.1f} MiB without instances, {kept:.1f} with {INSTANCES}"
+            print(f"{example:14}{build.name}: {figures}")
     if not options.no_save:
         path = HERE / "results" / started.strftime("starts-%Y-%m-%dT%H%M%SZ.json")
         record = {
             "machine": described, "rounds": options.rounds, "cycles": options.cycles,
             "every_ms": options.every,
             "builds": {build.name: {"ms": build.found, "prewarmed": build.prewarmed,
-                                    "idle_ms_per_s": build.idle} for build in builds},
+                                    "idle_ms_per_s": build.idle, "memory_mib": build.memory}
+                       for build in builds},
         }  # fmt: skip
         path.write_text(json.dumps(record, indent=1) + "\n")
         print(f"written to {path.relative_to(ROOT)}")

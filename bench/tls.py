@@ -1,9 +1,9 @@
-"""HTTPS of a node against nginx that ends TLS in front of the same node, in alternation.
+"""Compares a node's HTTPS with nginx that terminates TLS in front of the same node, in alternation.
 
-Usage: tls.py MOTE [SECONDS] [ROUNDS]. Both use one certificate (P-256) and the same function.
-wrk is the client: on 64 kept connections, on 1, and with a new connection for each request, which
-is a handshake each. Prints medians and ratios, and the memory that 1,000 connections at rest take;
-decides nothing.
+Usage: tls.py MOTE [SECONDS] [ROUNDS]. Both use one certificate (P-256) and the same function. wrk
+is the client: on 64 kept connections, on 1, and with a new connection, and so a handshake, for each
+request. Prints medians and ratios, and the memory that 1,000 idle connections take, without a
+verdict.
 """
 
 import os
@@ -80,7 +80,7 @@ def anonymous_kib(pids):
 
 
 def idle_cost(port, pids):
-    """KiB of each connection at rest, after one request on it."""
+    """Memory of each idle connection in KiB, after one request on it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     before, kept = anonymous_kib(pids), []

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A real Kubernetes API server without nodes, for tests that only read and write objects: it checks
-# manifests (kubectl apply --dry-run=server) and keeps resources, but runs no pods. It starts in
-# a few seconds, in a network namespace of its own, so it can be reached only through this script.
+# manifests (kubectl apply --dry-run=server) and keeps resources, but runs no pods. It starts in a
+# few seconds, in a separate network namespace, so it can be reached only through this script.
 # scripts/cluster.sh starts whole clusters.
 #
 # Usage: scripts/apiserver.sh up               starts etcd and kube-apiserver
@@ -24,7 +24,7 @@ DIR=${APISERVER_DIR:-/tmp/mote-apiserver}
 PROGRAMS=$PWD/.cache/kubernetes-$VERSION
 # The store of the objects.
 STORE=${APISERVER_STORE:-etcd}
-# Every wait ends after so many seconds.
+# Every wait ends after this many seconds.
 PATIENCE=${APISERVER_PATIENCE:-60}
 
 say() { echo "apiserver: $*" >&2; }
@@ -49,7 +49,8 @@ inside() {
     "$@"
   fi
 }
-# Starts a daemon; its output goes to a file. `exec` makes its process id that of the job.
+# Starts a daemon, whose output goes to a file. Because of `exec`, the job's process id is the
+# daemon's.
 daemon() {
   local name=$1
   shift
@@ -62,8 +63,8 @@ daemon() {
 }
 kubectl() { inside env KUBECONFIG="$DIR/kubeconfig" "$PROGRAMS/kubectl" "$@"; }
 
-# Three ports that nothing listens on at this moment. They lie below the range that the kernel takes
-# the near ends of connections from, so they are still free when the servers bind them.
+# Prints three ports on which nothing listens at this moment. They are below the range that the
+# kernel uses for outgoing connections, so they are still free when the servers bind them.
 free_ports() {
   python3 - <<'PYTHON'
 import random, socket
@@ -116,7 +117,7 @@ up() {
     [ "$(id -u)" = 0 ] || fail "needs root, for a network namespace, or --here"
     unshare --net sleep infinity </dev/null >/dev/null 2>&1 &
     local pid=$!
-    # The namespace exists as soon as the process has left this one.
+    # The new namespace exists as soon as the process has left this one.
     wait_for "the namespace" bash -c "[ \$(readlink /proc/$pid/ns/net) != $(readlink /proc/self/ns/net) ]"
     echo "$pid" >"$DIR/holder"
     inside ip link set lo up
@@ -151,7 +152,7 @@ current-context: mote
 YAML
   )
   wait_for "the API server" kubectl get --raw /readyz
-  # The controller manager, which does not run here, would make this account.
+  # Usually the controller manager makes this account, but it does not run here.
   wait_for "the namespace default" kubectl get namespace default
   kubectl create serviceaccount default >/dev/null
   say "ready after $SECONDS s: scripts/apiserver.sh kubectl api-resources"

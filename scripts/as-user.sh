@@ -27,8 +27,8 @@ groups=() joined=()
 # shellcheck disable=SC2317 # called by the trap
 leave() {
   for group in "${groups[@]}"; do
-    # The deepest groups are removed first. A group that still holds a process stays, and its name
-    # is printed.
+    # The deepest groups are removed first. A group that still contains a process stays, and its
+    # name is printed.
     find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
     [ ! -d "$group" ] || echo "left behind: $group" >&2
   done
@@ -104,7 +104,7 @@ fi
 
 clean=(env -i "PATH=${AS_USER_PATH:-/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin}" "HOME=$folder/home"
   "TMPDIR=$folder/tmp" "LANG=C.UTF-8")
-# The environment variables for the tests and the package clients of this machine.
+# The environment variables for the tests and for this machine's package clients.
 while IFS='=' read -r name _; do
   case $name in
     MOTE_* | PIP_* | GOPROXY | GOSUMDB | GONOSUMDB | npm_config_* | *_PROXY | *_proxy | SSL_CERT_* | *_CA_BUNDLE | NODE_EXTRA_CA_CERTS)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures how fast a node accepts invocations with every 202 synced, next to the disk's own rate of
-# fdatasync and to NATS JetStream with the same promise, and with its journal in JetStream. Writes bench/results/.
+# Measures how fast a node accepts invocations with every 202 synced, compared with the disk's own
+# fdatasync rate and with NATS JetStream under the same promise. Also measures a node with its
+# journal in JetStream. Writes bench/results/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build

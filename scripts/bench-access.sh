@@ -2,15 +2,16 @@
 # Measures what the checks of requests cost on the warm path: a function with a check compared with a
 # public one of the same node, in turns. Usage: scripts/bench-access.sh [SECONDS] [ROUNDS]
 #
-# The function that is deployed second is up to 4 % slower than the first, without any check. So each
-# round has a fresh node for each order of the two, and two public functions are compared, too.
+# Even without any check, the function that is deployed second is up to 4 % slower than the first.
+# Each round therefore has a fresh node for each order of the two, and two public functions are
+# compared, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 seconds=${1:-12} rounds=${2:-2} clients=64
 profile=${MOTE_BENCH_PROFILE:-release}
-# A program that is there already, such as one of the packages, is measured as it is.
+# An existing program, such as one from the packages, is measured without a build.
 mote=${MOTE_BENCH_PROGRAM:-}
 if [ -z "$mote" ]; then
   cargo build --profile "$profile" -p mote
@@ -70,7 +71,7 @@ function_of plain "$public"
 printf '%-22s%s\n' check 'rate with it / without it, lowest, median, highest'
 for check in "${checks[@]}"; do
   function_of checked "$(manifest_of "$check")"
-  # A part of a pipe has a trap of its own.
+  # Each part of a pipe needs its own trap.
   { trap stop EXIT; for ((round = 0; round < rounds; round++)); do
     ratio "$check" plain checked
     ratio "$check" checked plain

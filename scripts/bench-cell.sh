@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures a cell in a pod against the same node outside of Kubernetes; see bench/README.md for the
-# output. Needs root. MOTE_BIN names another mote than that of the release build.
+# output. Needs root. MOTE_BIN names a mote other than that of the release build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures cold starts and those of crun in alternation; see bench/README.md for the output. Needs
+# Measures cold starts of mote and of crun in alternation; see bench/README.md for the output. Needs
 # root.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures how much mote loads an API server, and what its controller needs, with 10 cells and 1,000
-# functions; see bench/README.md for the output. MOTE_BIN names another mote than that of the release
-# build. APISERVER_STORE=kine takes the store of K3s instead of etcd.
+# functions; see bench/README.md for the output. MOTE_BIN names a mote other than that of the
+# release build. APISERVER_STORE=kine uses K3s's store instead of etcd.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}

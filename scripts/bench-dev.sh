@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the time from a save to the first answer of the new code in `mote dev`; see bench/README.md.
-# MOTE_BIN names a program that is built already.
+# Measures the time from a save to the new code's first answer in `mote dev`; see bench/README.md.
+# MOTE_BIN names a program that is already built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ -z "${MOTE_BIN:-}" ]; then

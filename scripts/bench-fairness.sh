@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures what one client or function costs others in the worst case; see bench/README.md for the
-# output.
+# Measures how much one client or function slows others down in the worst case; see bench/README.md
+# for the output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test

@@ -2,8 +2,8 @@
 # Measures how the rate of one function grows with the threads of the data path, and what as many
 # nodes with one thread each reach on the same machine. Usage: scripts/bench-threads.sh [SECONDS] [ROUNDS]
 #
-# Half of the processors are for the threads; the others are for the instances and the clients. Each
-# round has a fresh node for each number of threads, and there are 64 clients for each thread.
+# Half of the processors are for the threads, and the others are for the instances and the clients.
+# Each round uses a fresh node for each number of threads, and 64 clients for each thread.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test
@@ -26,7 +26,8 @@ stop() {
 }
 trap 'stop; rm -rf "$work"' EXIT
 
-# up NUMBER THREADS: starts a node with as many instances of the function.
+# up NUMBER THREADS: starts a node with this number of threads and as many instances of the
+# function.
 up() {
   local data=$work/node$1
   rm -rf "$data" && mkdir "$data" "$data/hello"
@@ -44,8 +45,8 @@ up() {
   exit 1
 }
 
-# load NUMBER CLIENTS THREADS: the rate of the node with this number, and its share of the busiest
-# thread of the clients.
+# load NUMBER CLIENTS THREADS: prints the rate of the node with this number, and the processor share
+# of the clients' busiest thread.
 load() {
   "$mote" bench "http://127.0.0.1:$((16700 + $1))/hello" -c "$2" --threads "$3" --duration "${seconds}s" |
     sed -n 's/^rate *\([0-9.]*\).*/\1/p; s/.*busiest thread \([0-9]*\) %.*/\1/p' | paste -sd ' '

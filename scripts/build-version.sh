@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds the programs of this tree a second time, with another version number, for tests of upgrades:
-# mote, mote-chain and mote-upgrade say that version, also in the status of a running node.
+# Builds the programs of this tree a second time, with another version number, for upgrade tests:
+# mote, mote-chain and mote-upgrade report that version, also in the status of a running node.
 #
 # Usage: scripts/build-version.sh VERSION FOLDER
 #
-# The manifests are replaced only in a mount namespace of this script, so that the tree stays as it
-# is, and only the crates that say the version are compiled again. $PROFILE is dev if it is not set.
+# The manifests are replaced only in this script's mount namespace, so that the tree stays as it is,
+# and only the crates that report the version are compiled again. $PROFILE is dev if it is not set.
 # Needs root.
 set -euo pipefail
 cd "$(dirname "$0")/.."

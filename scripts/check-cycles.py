@@ -73,7 +73,8 @@ class Module(NamedTuple):
 
 
 def modules(source: Path) -> dict[str, Path]:
-    """Each file below `source` by the path of its module; that of the crate itself is empty."""
+    """The files below `source`, by the paths of their modules; the crate itself has the empty
+    path."""
     found = {}
     for file in sorted(source.rglob("*.rs")):
         parts = list(file.relative_to(source).with_suffix("").parts)
@@ -142,7 +143,8 @@ class Crate:
         }
 
     def follow(self, here: str, path: list[str], seen: Seen = frozenset()) -> str | None:
-        """The module that defines what `path` means in the module `here`; `None` outside."""
+        """The module that defines what `path` means in the module `here`; `None` if it is outside
+        the crate."""
         at: str | None = here
         for count, part in enumerate(path):
             assert at is not None
@@ -217,7 +219,7 @@ class Crate:
         return {to for to in found if to != name and not is_transparent(self.modules[to])}
 
     def graph(self, lending: set[str]) -> Graph:
-        """Which module of the crate imports which, without what `lending` lend their children."""
+        """Which module of the crate imports which, without the imports that `lending` permits."""
         return {
             name: {to for to in self.edges(name) if not (to in lending and is_below(name, to))}
             for name in self.modules
@@ -225,12 +227,13 @@ class Crate:
 
 
 def is_below(one: str, other: str) -> bool:
-    """Whether a module lies below another one. All lie below the crate itself, which is `""`."""
+    """Whether a module lies below another one. Every module lies below the crate itself, which is
+    `""`."""
     return one != other and (not other or one.startswith(f"{other}::"))
 
 
 def reached(graph: Graph, start: str) -> set[str]:
-    """Modules that `start` leads to over one import or more."""
+    """Modules that `start` leads to over at least one import."""
     found: set[str] = set()
     left = [start]
     while left:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks the types of the dashboard, and that dashboard/dist is what its sources build, byte for byte:
-# the program contains dashboard/dist. Run `npm run build` in dashboard/ to refresh it.
-# scripts/setup.sh lint installs the tools.
+# Checks the types of the dashboard, and that dashboard/dist matches a build of its sources byte for
+# byte, because the program contains dashboard/dist. Run `npm run build` in dashboard/ to refresh
+# it. scripts/setup.sh lint installs the tools.
 set -euo pipefail
 cd "$(dirname "$0")/../dashboard"
 

@@ -1,4 +1,5 @@
-"""Checks the rules of prose: each finds its examples in docs/.vale/examples.txt, none finds the others.
+"""Checks the prose rules: each rule finds its examples in docs/.vale/examples.txt, and none finds
+the others.
 
 Usage: check-prose-rules.py VALE
 """
@@ -14,7 +15,7 @@ CLEAN = "None of them"
 
 
 def examples(text: str) -> dict[int, str]:
-    """By line: the rule that has to find it."""
+    """The examples by line, with the rule that has to find each."""
     found: dict[int, str] = {}
     rule = ""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -26,7 +27,7 @@ def examples(text: str) -> dict[int, str]:
 
 
 def main(vale: str) -> int:
-    """Prints what is wrong; the exit status."""
+    """Prints what is wrong; returns the exit status."""
     expected = examples(EXAMPLES.read_text(encoding="utf-8"))
     command = [vale, "--no-exit", "--output=JSON", str(EXAMPLES)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails when a link within the built documentation leads nowhere: usage `check-site.py FOLDER`."""
+"""Fails if a link within the built documentation leads nowhere: usage `check-site.py FOLDER`."""
 
 import html
 import re

@@ -24,7 +24,7 @@ cd "$(dirname "$0")/.."
 
 VERSION=v1.36.3
 DIR=${CLUSTER_DIR:-/tmp/mote-cluster}
-# Control groups of a node have this name in front of its own.
+# The names of a node's control groups begin with this name, followed by the node's own.
 NAME=$(basename "$DIR")
 PROGRAMS=$PWD/.cache/kubernetes-$VERSION
 API=198.18.0.1
@@ -32,7 +32,7 @@ PODS=198.18.128.0/17
 SERVICES=198.19.0.0/20
 # The store: etcd, or kine with SQLite, which is what K3s uses.
 STORE=${CLUSTER_STORE:-etcd}
-# Every wait ends after so many seconds.
+# Every wait ends after this many seconds.
 PATIENCE=${CLUSTER_PATIENCE:-120}
 
 say() { echo "cluster: $*" >&2; }
@@ -50,7 +50,7 @@ wait_for() {
   done
 }
 
-# The process that holds the namespaces of a node.
+# Prints the process that holds the namespaces of a node.
 holder() { cat "$DIR/$1/pid"; }
 # Runs a command inside a node.
 inside() {
@@ -58,7 +58,7 @@ inside() {
   shift
   nsenter -t "$(holder "$node")" -n -m -p -- "$@"
 }
-# Starts a daemon inside a node; its output goes to a file.
+# Starts a daemon inside a node, whose output goes to a file.
 daemon() {
   local node=$1 name=$2
   shift 2
@@ -90,7 +90,7 @@ build() {
   for program in "$@"; do
     [ ! -x "$PROGRAMS/$program" ] || continue
     case $program in
-      # The store of K3s: SQLite behind the protocol of etcd.
+      # K3s's store: SQLite behind the etcd protocol.
       kine) build_module kine 1 github.com/k3s-io/kine@v0.16.4 && continue ;;
       metrics-server)
         build_module metrics-server 0 sigs.k8s.io/metrics-server/cmd/metrics-server@v0.9.0 && continue
@@ -113,7 +113,7 @@ build() {
   )
 }
 
-# build_module NAME CGO PACKAGE@VERSION: a program that is a module of its own.
+# build_module NAME CGO PACKAGE@VERSION: builds a program that is a separate module.
 build_module() {
   command -v go >/dev/null || fail "needs Go 1.26 to build $1"
   say "building $1; it takes some minutes, once"
@@ -150,9 +150,9 @@ with tarfile.open(out, "w") as tar:
 PY
 }
 
-# Settings of the whole machine that the kubelet changes; `down` puts them back.
+# Machine-wide settings that the kubelet changes. `down` restores them.
 MACHINE="vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes"
-# Each running cluster has a copy here, all with the values from before the first of them.
+# Each running cluster has a copy here. All copies have the values from before the first cluster.
 SAVED=/run/mote-clusters
 save_machine() {
   local key other
@@ -197,8 +197,8 @@ YAML
   chmod 600 "$DIR/$id.kubeconfig" "$DIR/tokens.csv"
 }
 
-# The switch between nodes, in a network namespace of its own: in that of a node, its packet filter
-# would translate each packet twice.
+# The switch between nodes. It has its own network namespace, because in a node's namespace, that
+# node's packet filter would translate each packet twice.
 make_switch() {
   mkdir -p "$DIR/switch"
   unshare --net sleep infinity </dev/null >/dev/null 2>&1 &
@@ -214,7 +214,7 @@ start_node() {
   local address=198.18.0.$number here=$DIR/$1
   mkdir -p "$here"/{containerd,run,kubelet,cni,etcd}
   unshare --net --mount --pid --fork --mount-proc "$PROGRAMS/node" </dev/null >/dev/null 2>&1 &
-  # The process that unshare started is process 1 of the namespaces.
+  # The process that unshare has started is process 1 of the namespaces.
   local outer=$!
   wait_for "the namespaces of $node" pgrep -P $outer
   pgrep -P $outer >"$here/pid"
@@ -245,7 +245,7 @@ start_node() {
   mkdir -p "/sys/fs/cgroup/systemd/$NAME-$node" 2>/dev/null || true
 }
 
-# Addresses of the pods of a node: one part of 64 each.
+# Prints the addresses for a node's pods: each node gets a block of 64.
 pods_of() { echo "198.18.$((128 + ($1 - 1) * 2)).0/23"; }
 
 start_containerd() {
@@ -323,7 +323,8 @@ YAML
   daemon "$node" proxy "$PROGRAMS/kube-proxy" --config "$here/proxy.yaml"
 }
 
-# The API server knows tokens from its start on, so tokens of nodes that may join are made then.
+# The API server reads its tokens only when it starts, so tokens for nodes that may join later are
+# made then.
 NODES_MAX=4
 
 start_etcd() {
@@ -377,8 +378,8 @@ start_control_plane() {
   wait_for "the service account" kubectl get serviceaccount default
 }
 
-# Processor time and memory of pods, for the API group metrics.k8s.io. It runs beside the API server
-# as a process of node1, so it needs no image.
+# Processor time and memory of pods, for the API group metrics.k8s.io. It runs next to the API
+# server as a process of node1, so it needs no image.
 start_metrics() {
   build metrics-server
   kubectl apply -f - >/dev/null <<YAML

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes tests/fixtures/data/VERSION.tar.gz: the data folder of a node of this version, which was
-# killed while it had accepted work. The test upgrades starts later versions on it. Run it once for
-# each release; an archive that exists is not replaced.
+# Makes tests/fixtures/data/VERSION.tar.gz: the data folder of a node of this version that was
+# killed while it had accepted work. The test upgrades starts later versions on this folder. Run it
+# once for each release; an archive that exists is not replaced.
 #
 # Usage: scripts/data-fixture.sh
 #
@@ -53,7 +53,7 @@ cron = "30 6 1 1 *"
 timezone = "UTC"
 path = "/yearly"
 TOML
-# Runs of this function end when its gate is open.
+# Runs of this function end once its gate is open.
 cat >"$work/src/waits/app.py" <<'PY'
 import time
 
@@ -78,11 +78,11 @@ for number in 1 2 3 4 5; do
     python3 -c 'import json, sys; print(json.load(sys.stdin)["location"])' >>"$work/accepted"
 done
 [ "$(wc -l <"$work/accepted")" = 5 ]
-# Killed, so that the logs of the databases belong to what later versions must read.
+# The node is killed, so that later versions must also read the logs of the databases.
 kill -9 "$node"
 wait "$node" 2>/dev/null || true
 node=''
-# The node writes the shims and the markers of its process anew.
+# At its next start, the node writes the shims and the markers of its process again.
 rm -rf "$work/data/shims" "$work/data/staging"
 mkdir -p "$(dirname "$out")"
 tar --create --directory "$work" --sort=name --owner=0 --group=0 --numeric-owner data accepted |

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the address of the first archive of Debian that apt is configured for, or nothing if there is
+# Prints the address of the first Debian archive in apt's configuration, or nothing if there is
 # none.
 set -euo pipefail
 { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |

@@ -2,8 +2,8 @@
 # Starts a new node, deploys every example and sends a year of temperatures to it, over HTTP and CoAP
 # and through an MQTT broker.
 #
-# $MOTE_PROGRAMS names a folder with the programs; without it, those of a release are used, or they are
-# built.
+# $MOTE_PROGRAMS names a folder with the programs. If it is not set, the programs of a release are
+# used, or the programs are built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,8 +29,8 @@ elif programs=$(scripts/prebuilt.sh); then
 else
   step "build"
   scripts/setup.sh build
-  # Without optimisation, which takes as long again; make build makes the program for daily use. What
-  # the tests have built is used if it is there.
+  # The build is not optimised, because optimising takes as long again. make build makes the program
+  # for daily use. Programs that the tests have built are used if they exist.
   programs=${CARGO_TARGET_DIR:-target}/debug
   profile=dev
   [ -d "$programs/deps" ] || profile=demo programs=${programs%debug}demo
@@ -72,7 +72,11 @@ done
 echo "http://127.0.0.1:$http  coap://127.0.0.1:$coap"
 
 step "deploy every example"
-for example in examples/*/; do
+examples=()
+for manifest in examples/*/mote.toml; do # those in examples/languages need further packages
+  examples+=("$(dirname "$manifest")")
+done
+for example in "${examples[@]}"; do
   "$mote" deploy "$example"
 done
 
@@ -84,7 +88,7 @@ call() { # name, expected text (a substring), curl arguments
   printf '%-14s %s\n' "$name" "$answer"
   [[ $answer == *"$expected"* ]] || { echo "$name: expected $expected" >&2; exit 1; }
 }
-for example in examples/*/; do
+for example in "${examples[@]}"; do
   name=$(basename "$example")
   case $name in
     hello-*) call "$name" mote ;;

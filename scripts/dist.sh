@@ -9,6 +9,9 @@
 #   --archive-only     makes only the archives with the installer, for tests of upgrades
 #   TARGET             as Rust names it; the default is all of them (scripts/dist.sh --list)
 #
+# The engine for WebAssembly is an optional package (mote-wasm) for the processors for which it can
+# compile. With --programs, it is packed if the folder has it.
+#
 # x86_64-unknown-linux-gnu uses the C library of the system. The others need nothing of the system
 # but the kernel (scripts/static.sh). x86-64 has both; its Debian package and RPM use the C library.
 #
@@ -20,6 +23,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PROGRAMS=(mote)
+WASM=mote-wasm # the program and the package
 DYNAMIC=x86_64-unknown-linux-gnu
 mapfile -t TARGETS < <(echo $DYNAMIC && scripts/static.sh --list)
 KERNEL_MIN=5.12 # README.md, "Machines"
@@ -75,26 +79,27 @@ if [ -n "$(git status --porcelain 2>/dev/null)" ]; then
   say "the working tree differs from the commit, so that these packages are not those of $commit"
 fi
 
-# The programs of a target, which the build puts into a folder of its own.
+# The programs of a target, for which the build has a separate folder.
 programs_of() {
   if [ "$1" = $DYNAMIC ]; then echo "target/dist-build/dynamic/$1/release"; else echo "target/dist-build/static/$1/release"; fi
 }
-# build TARGET…: compiles the program for these targets. The targets are either $DYNAMIC or static ones. The packages have stripped programs; the symbols are
-# taken out of them below.
+# build TARGET…: compiles the program for these targets. The targets are either $DYNAMIC or static
+# ones. The packages contain stripped programs. The symbols are removed from the programs below.
 build() {
   local cargo_home=${CARGO_HOME:-$HOME/.cargo} separator=$'\x1f'
   export CARGO_TARGET_DIR=$PWD/target/dist-build CARGO_PROFILE_RELEASE_STRIP=none CARGO_INCREMENTAL=0
-  # The compiler's allocator takes large pages and gives none back, which costs memory and saves time.
+  # With this setting, the compiler's allocator takes large pages and gives none back, which costs
+  # memory and saves time.
   export MALLOC_CONF=${MALLOC_CONF-thp:always,metadata_thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1}
   if [ "$1" != $DYNAMIC ]; then
-    scripts/static.sh "$@"
+    scripts/static.sh --wasm "$@"
     return
   fi
   CARGO_TARGET_DIR=$CARGO_TARGET_DIR/dynamic
   export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$PWD=/mote
   export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
   unset RUSTFLAGS
-  cargo build --bins --locked --release --target $DYNAMIC -p mote
+  cargo build --bins --locked --release --target $DYNAMIC -p mote -p $WASM
 }
 # build_all: the programs that use the C library are compiled next to the static ones.
 build_all() {
@@ -102,9 +107,9 @@ build_all() {
   for target in "${targets[@]}"; do
     [ "$target" = $DYNAMIC ] || statics+=("$target")
   done
-  # Each build is a group of processes, which ends as a whole with this script (stop_builds).
+  # Each build is a process group, which ends as a whole with this script (stop_builds).
   set -m
-  # What is installed for all targets is installed once.
+  # The tools that all targets need are installed once.
   scripts/static.sh --prepare
   say "compiling for ${targets[*]}"
   for kind in dynamic static; do
@@ -141,7 +146,7 @@ trap 'exit 130' INT TERM
 
 # --- The parts of a package ---------------------------------------------------------------------
 
-# describe: what the tools call the processor of $target.
+# describe: sets the names that the tools use for the processor of $target.
 describe() {
   DEB_ARCH='' BITS=64 LIBC=musl
   case $target in
@@ -153,7 +158,7 @@ describe() {
   esac
   NAME=mote-$VERSION-$MACHINE-linux-$LIBC
 }
-# runs PROGRAM…: runs a program of $target, of another processor with QEMU.
+# runs PROGRAM…: runs a program of $target, with QEMU if it is for another processor.
 runs() {
   "$@" 2>/dev/null || "qemu-$(case $MACHINE in armv7l) echo arm ;; *) echo "$MACHINE" ;; esac)-static" "$@"
 }
@@ -176,8 +181,8 @@ make_root() {
   mkdir -p "$root"/usr/bin "$root"/etc/mote "$root"/usr/lib/systemd/system "$symbols" "$completions" \
     "$root"/usr/share/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d,man/man1}
   for program in "${PROGRAMS[@]}"; do
-    # zig writes the path of its own folder into the debug information of the C library, and there is
-    # no other in static programs: their symbols are the names of functions.
+    # zig writes the path of its own folder into the debug information of the C library. Static
+    # programs have no other debug information, so their symbols are only the names of functions.
     whole=$bin/$program
     [ $LIBC = gnu ] || { whole=$work/$target/whole && objcopy --strip-debug "$bin/$program" "$whole"; }
     objcopy --only-keep-debug "$whole" "$symbols/$program.debug"
@@ -189,7 +194,8 @@ make_root() {
   done
   runs "$root/usr/bin/mote" version >"$work/$target/version" || fail "$bin/mote does not run"
   grep -qF "$VERSION" "$work/$target/version" || fail "$bin/mote is another version: $(head -n 1 "$work/$target/version")"
-  # They are the same for all processors, and the first target is one that this machine runs.
+  # The completions are the same for all processors, and this machine can run the programs of the
+  # first target.
   [ -s "$completions/fish" ] || for shell in bash zsh fish; do
     runs "$root/usr/bin/mote" completion $shell >"$completions/$shell"
   done
@@ -202,7 +208,7 @@ make_root() {
   install -D -m 644 -t "$root/usr/share/mote/types" shims/python/mote.pyi shims/node/mote.d.ts
   install -m 644 deploy/systemd/mote*.service deploy/systemd/mote*.socket "$root/usr/lib/systemd/system/"
   install -m 644 deploy/packages/mote-node.toml "$root/etc/mote/mote-node.toml"
-  # The newest version of the C library whose symbols the programs use; static ones use none.
+  # The newest version of the C library whose symbols the programs use. Static programs use none.
   glibc=$(for program in "${PROGRAMS[@]}"; do objdump -T "$root/usr/bin/$program" 2>/dev/null; done |
     grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1) || true
   glibc=${glibc#GLIBC_}
@@ -258,6 +264,51 @@ TXT
   dpkg-deb --root-owner-group -Zxz -z8 --build "$deb" "$OUT/mote_${VERSION}_$DEB_ARCH.deb" >/dev/null
 }
 
+# pack_wasm: the packages with the engine for WebAssembly, if it was built for $target.
+pack_wasm() {
+  [ -x "$bin/$WASM" ] || return 0
+  local files=$work/$target/wasm name=${NAME/#mote-/$WASM-} deb=$work/$target/wasm-deb rpm=$work/$target/wasm-rpm
+  mkdir -p "$files/usr/bin" "$work/$name/bin"
+  objcopy --strip-all "$bin/$WASM" "$files/usr/bin/$WASM"
+  chmod 755 "$files/usr/bin/$WASM"
+  runs "$files/usr/bin/$WASM" --version | grep -qF "\"$VERSION\"" || fail "$bin/$WASM is another version"
+  install -m 755 "$files/usr/bin/$WASM" "$work/$name/bin/"
+  install -m 644 LICENSE "$work/$name/"
+  archive "$name" "$OUT/$name.tar.gz"
+  python3 -B scripts/sbom.py "$target" "$SOURCE_DATE_EPOCH" $WASM >"$OUT/$name-sbom.cdx.json"
+  [ -n "$DEB_ARCH" ] || return 0
+  mkdir -p "$deb/DEBIAN"
+  cp -a "$files/." "$deb/"
+  install -D -m 644 LICENSE "$deb/usr/share/doc/$WASM/copyright"
+  (cd "$deb" && find usr -type f | sort | xargs -d '\n' md5sum >DEBIAN/md5sums)
+  cat >"$deb/DEBIAN/control" <<TXT
+Package: $WASM
+Version: $VERSION
+Architecture: $DEB_ARCH
+Maintainer: The authors of mote <mote@example.invalid>
+Installed-Size: $(du -k --apparent-size --summarize "$files" | cut -f1)
+Depends: mote (= $VERSION)${glibc:+, libc6 (>= $glibc), libgcc-s1}
+Section: admin
+Priority: optional
+Homepage: https://example.invalid/mote
+Description: WebAssembly functions for mote
+ With this package, a node of mote compiles and runs WebAssembly functions:
+ components for wasi:http and programs of WASI.
+TXT
+  set_times "$deb"
+  dpkg-deb --root-owner-group -Zxz -z8 --build "$deb" "$OUT/${WASM}_${VERSION}_$DEB_ARCH.deb" >/dev/null
+  mkdir -p "$rpm"
+  install -D -m 644 LICENSE "$files/usr/share/licenses/$WASM/LICENSE"
+  set_times "$files"
+  rpmbuild -bb --quiet --target "$RPM_ARCH" \
+    --define "_topdir $rpm" --define "_tmppath $rpm" --define "_rpmdir $rpm" \
+    --define "mote_version $VERSION" --define "mote_files $files" \
+    --define "_buildhost mote" --define "use_source_date_epoch_as_buildtime 1" \
+    --define "clamp_mtime_to_source_date_epoch 1" \
+    deploy/packages/$WASM.spec >"$rpm/log" 2>&1 || { cat "$rpm/log" >&2; fail "rpmbuild failed"; }
+  cp "$rpm/$RPM_ARCH/$WASM-$VERSION-1.$RPM_ARCH.rpm" "$OUT/"
+}
+
 pack_rpm() {
   local rpm=$work/$target/rpm
   mkdir -p "$rpm"
@@ -289,11 +340,13 @@ pack() {
     pack_rpm
   fi
   [ $archive_only = yes ] || python3 -B scripts/sbom.py "$target" "$SOURCE_DATE_EPOCH" mote >"$OUT/$NAME-sbom.cdx.json"
+  [ $archive_only = yes ] || pack_wasm
   rm -rf "${work:?}/$target" "${work:?}/$NAME"*
 }
 
 [ $given = yes ] || build_all
-# The first one writes what the others take from it, and the others are compressed side by side.
+# The first target writes the files that the others take from it. The others are compressed in
+# parallel.
 set -m
 target=${targets[0]}
 pack

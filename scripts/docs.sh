@@ -29,7 +29,7 @@ cp -r docs "$stage/src/"
 mkdir "$stage/src/bench"
 cp bench/README.md "$stage/src/bench/"
 rm "$stage/src/docs/SUMMARY.md" "$stage/src/docs/book.toml"
-# Paths in the contents begin at the top of the repository.
+# Paths in the table of contents begin at the top of the repository.
 sed -E -e 's|\]\(([^.)][^)]*)\)|](docs/\1)|' -e 's|\]\(\.\./|](|' docs/SUMMARY.md >"$stage/src/SUMMARY.md"
 
 if [ "${1:-}" = --serve ]; then

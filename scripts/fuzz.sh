@@ -10,7 +10,7 @@ export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 seconds=${FUZZ_SECONDS:-600}
 logs=$PWD/fuzz/artifacts
 targets=("$@")
-[ $# -gt 0 ] || targets=(http_head worker_frames coap_front coap_stream mqtt_packets manifest archive platform_apis platform_codecs)
+[ $# -gt 0 ] || targets=(http_head worker_frames coap_front coap_stream mqtt_packets manifest archive image_documents image_layer platform_apis platform_codecs)
 
 # The binaries are built first, in one build, so that the runs below do not compile.
 host=$(rustc +nightly -vV | sed -n 's/^host: //p')

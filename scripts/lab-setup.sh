@@ -29,6 +29,13 @@ if wants twins; then
   mkdir -p "$tools/bin"
   cmp -s "$tools/twins/release/workload-rs" "$tools/bin/workload-rs" ||
     cp "$tools/twins/release/workload-rs" "$tools/bin/workload-rs"
+  # The same program as WebAssembly, where the compiler can make it.
+  if [ -d "$(rustc --print target-libdir --target wasm32-wasip1)" ]; then
+    CARGO_TARGET_DIR=$tools/twins cargo build --quiet --release --locked --target wasm32-wasip1 \
+      --manifest-path workloads/rust/Cargo.toml
+    cmp -s "$tools/twins/wasm32-wasip1/release/workload-rs.wasm" "$tools/bin/workload-rs.wasm" ||
+      cp "$tools/twins/wasm32-wasip1/release/workload-rs.wasm" "$tools/bin/workload-rs.wasm"
+  fi
 fi
 
 if wants store; then
@@ -39,7 +46,7 @@ if wants store; then
       exit 0
     fi
     say "building s3s-fs $S3S_FS into $tools"
-    # This uses a target folder of its own, so that its dependencies do not enter the workspace's
+    # This uses a separate target folder, so that its dependencies do not enter the workspace's
     # build.
     CARGO_TARGET_DIR=$tools/build nice cargo install --quiet --locked --root "$tools" \
       --features binary "s3s-fs@$S3S_FS"

@@ -50,6 +50,7 @@ mapfile -t node < <(git ls-files 'shims/*.mjs')
 mapfile -t python < <(git ls-files 'scripts/*.py' 'shims/*.py')
 
 lint "Rust, format" cargo fmt --all --check
+lint "Rust, library for functions" cargo fmt --check --manifest-path shims/rust/Cargo.toml
 lint "Rust, clippy" clippy
 lint "Rust, features of the program" no_test_clock
 lint "Rust, cycles of modules" python3 -B scripts/check-cycles.py

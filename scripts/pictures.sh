@@ -37,7 +37,7 @@ printf secret | "$mote" secret set shop-api-key
 for function in dashboard/e2e/pictures/*; do
   "$mote" deploy "$function" >/dev/null
 done
-# A second revision of a function, with a part of the traffic.
+# A second revision of a function receives a part of the traffic.
 sed 's/hello/welcome/' dashboard/e2e/pictures/greet.py >"$data/greet.py"
 "$mote" deploy --no-traffic "$data/greet.py" >/dev/null
 "$mote" traffic greet 1=80 2=20 >/dev/null || true

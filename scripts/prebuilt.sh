@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints the folder with the programs of a release that fit this clone and this machine, if there is
-# one, and fails otherwise. A release fits if it was made from this commit, and nothing was changed
-# since.
+# one, and fails otherwise. A release fits if it was made from this commit, and nothing has changed
+# since then.
 #
 # Usage: scripts/prebuilt.sh
 #   $MOTE_PREBUILT  a folder with what "make dist" makes, or an address (https://…) below which these
@@ -46,7 +46,7 @@ for libc in gnu musl; do
   fi
   rm -rf "${cache:?}/$name"
   tar -xzf "$archive" -C "$cache"
-  # The C library of this system can be older than the one that the programs need.
+  # This system's C library can be older than the one that the programs need.
   if "$cache/$name/bin/mote" version >/dev/null 2>&1; then
     echo "$cache/$name/bin"
     exit 0

@@ -11,7 +11,7 @@ connections=${1:-64} function=${2:-hello-node} binary=${3:-}
 scripts/setup.sh build test bench profile
 command -v inferno-flamegraph >/dev/null || cargo install --quiet --locked inferno
 if [ -z "$binary" ]; then
-  # The release binary is stripped, so one with symbols is built into a folder of its own.
+  # The release binary is stripped, so a binary with symbols is built into a separate folder.
   CARGO_PROFILE_RELEASE_STRIP=false cargo build --quiet --release -p mote --target-dir target/profile
   binary=target/profile/release/mote
 fi

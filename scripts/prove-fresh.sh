@@ -49,7 +49,7 @@ clean() {
     echo "kept: $root"
   else
     umount -R -l "$root" 2>/dev/null || true
-    # If a mount of this machine's folders were left, the removal would follow it.
+    # If one of this machine's folders were still mounted, the removal would follow the mount.
     if grep -qF " $base" /proc/self/mountinfo; then echo "kept, something is mounted there: $base" >&2; return; fi
     rm -rf --one-file-system "$base"
   fi
@@ -111,7 +111,7 @@ if [ "$target" = host ]; then
   done
 fi
 
-# Uses a root of its own instead of chroot, because the kernel refuses user namespaces to chrooted
+# Uses a separate root instead of chroot, because the kernel refuses user namespaces to chrooted
 # processes.
 mkdir -p "$root/old"
 for name in proc sys dev; do mount --rbind "/$name" "$root/$name"; done

@@ -43,7 +43,7 @@ STYLE = """
 
 
 def record(path, command):
-    """Runs the command in a terminal; its exit status."""
+    """Runs the command in a terminal; returns its exit status."""
     child, terminal = pty.fork()
     if child == 0:
         environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
@@ -71,7 +71,7 @@ def record(path, command):
 
 
 class Screen:
-    """Lines as a terminal leaves them: each a list of (character, classes)."""
+    """The lines that a terminal shows at the end: each is a list of (character, classes)."""
 
     def __init__(self):
         self.lines, self.column, self.classes = [[]], 0, frozenset()

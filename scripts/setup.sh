@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what is missing to build, test and show mote on Debian 12 or Ubuntu; quick and silent
-# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [tls] [profile] [fuzz] [lint] [dist] [static] [guests] [java]   (default: build test demo)
+# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [tls] [docker] [profile] [fuzz] [lint] [dist] [static] [guests] [java] [languages]   (default: build test demo)
 set -euo pipefail
 
 RUST_MIN=1.89 # the broker needs 1.89, mote itself 1.88
+RUST_MIN_WASM=1.95 # what builds everything, also mote-wasm
 packages=()
 
 say() { echo "setup: $*" >&2; }
@@ -32,7 +33,7 @@ need_node() {
   have node || want nodejs
   have npm || want npm
 }
-# What scripts/dist.sh makes packages with, and scripts/test-dist.sh tests them with.
+# The tools with which scripts/dist.sh makes packages and scripts/test-dist.sh tests them.
 need_dist() {
   have dpkg-deb || want dpkg
   have rpmbuild || want rpm
@@ -77,7 +78,16 @@ need_mosquitto() {
   { have mosquitto || [ -x /usr/sbin/mosquitto ]; } || want mosquitto
   have mosquitto_pub || want mosquitto-clients
 }
-# The activator and the checker of unit files; the tests need no systemd that runs.
+# A registry, and programs that make container images, for the tests of images.
+need_images() {
+  have docker-registry || want docker-registry
+  have skopeo || want skopeo
+  have umoci || want umoci
+  have busybox || want busybox-static
+  have buildah || want buildah
+  have zstd || want zstd
+}
+# The activator and the checker of unit files. The tests do not need a running systemd.
 need_systemd_tools() {
   { have systemd-socket-activate && have systemd-analyze; } || want systemd
 }
@@ -99,21 +109,23 @@ groups=("$@")
 for group in "${groups[@]}"; do
   case $group in
     build) need_build ;;
-    test) need_build; need_python; need_node; have chromium || want chromium; have haproxy || want haproxy; have logrotate || want logrotate; need_process_tools; need_promtool; need_mosquitto; need_systemd_tools; need_upgrade_tools; need_coap_client; venv=wanted; clients=wanted; dashboard=wanted; nats=wanted ;;
+    test) RUST_MIN=$RUST_MIN_WASM; need_build; need_python; need_node; have chromium || want chromium; have haproxy || want haproxy; have logrotate || want logrotate; need_process_tools; need_promtool; need_mosquitto; need_images; need_systemd_tools; need_upgrade_tools; need_coap_client; venv=wanted; clients=wanted; dashboard=wanted; nats=wanted ;;
     demo) need_python; need_node; need_mosquitto; need_coap_client ;;
     tls) have wrk || want wrk; have openssl || want openssl; have nginx || [ -x /usr/sbin/nginx ] || want nginx-light ;;
     bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools ;;
     check) have wrk || want wrk; have hey || want hey ;;
     cold) have crun || want crun; have cc || want gcc libc6-dev ;;
+    docker) { have dockerd || [ -x /usr/sbin/dockerd ]; } || want docker.io ;;
     profile) have perf || want linux-perf ;;
     fuzz) need_build; have clang || want clang ;;
-    dist) need_dist ;;
+    dist) RUST_MIN=$RUST_MIN_WASM; need_dist ;;
     static) need_python ;;
     guests) need_guests ;;
     kernel) need_kernel ;;
     java) have javac || want default-jdk-headless; have mvn || want maven ;;
-    lint) need_build; need_python; need_node; dashboard=wanted; have shellcheck || want shellcheck ;;
-    *) say "unknown group $group; there are build, test, demo, bench, check, tls, cold, profile, fuzz, lint, dist, static, guests, kernel, java"; exit 2 ;;
+    languages) have javac || want default-jdk-headless; have php || want php-cli; have puma || want puma ruby-sinatra ;;
+    lint) RUST_MIN=$RUST_MIN_WASM; need_build; need_python; need_node; dashboard=wanted; have shellcheck || want shellcheck ;;
+    *) say "unknown group $group; there are build, test, demo, bench, check, tls, cold, docker, profile, fuzz, lint, dist, static, guests, kernel, java, languages"; exit 2 ;;
   esac
 done
 
@@ -133,8 +145,7 @@ if [ ${#packages[@]} -gt 0 ] || [ -n "$coap" ]; then
   as_root apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
 
-# Other projects' clients that the tests use, in a folder of their own; tests report when it is
-# missing.
+# Other projects' clients that the tests use, in a separate folder. Tests report when it is missing.
 if [ -n "$venv" ]; then
   root=$(cd "$(dirname "$0")/.." && pwd)
   folder=$root/.cache/test-venv
@@ -179,7 +190,7 @@ if [ -n "$nats" ]; then
   "$(dirname "$0")/acme-server.sh" >/dev/null || say "could not install Pebble; the tests that need it will be skipped"
 fi
 
-# The distribution's Rust is too old, so rustup's is installed, unless the present one is new
+# The distribution's Rust is too old, so rustup's is installed, unless the existing one is new
 # enough.
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 rust=$(cargo --version 2>/dev/null | cut -d' ' -f2 || true)
@@ -199,6 +210,11 @@ for group in "${groups[@]}"; do
   if [ "$group" = lint ] && have rustup && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
     say "installing rustfmt and clippy"
     rustup component add rustfmt clippy >/dev/null
+  fi
+  if [ "$group" = test ] && have rustup; then
+    # For the functions in tests/fixtures/wasm.
+    rustup target add wasm32-wasip1 wasm32-wasip2 >/dev/null 2>&1 ||
+      say "could not install the targets of WebAssembly; the tests that need them will be skipped"
   fi
   if [ "$group" = fuzz ] && ! have cargo-fuzz; then
     say "installing cargo-fuzz and the nightly compiler it needs"

@@ -2,11 +2,12 @@
 # Builds programs that need no C library and no loader of the system (musl, linked statically), for
 # this processor and for others: target/static/TARGET/PROFILE/.
 #
-# Usage: scripts/static.sh [--profile NAME] [--check] [TARGET…]
+# Usage: scripts/static.sh [--profile NAME] [--check] [--wasm] [TARGET…]
 #        scripts/static.sh --test-programs TARGET ARGUMENT…
 #        scripts/static.sh --prepare
 #   --profile NAME   the profile of cargo; the default is release
 #   --check          compile without linking, which shows in minutes what does not fit a target
+#   --wasm           builds mote-wasm too, where it can compile
 #   --test-programs  builds the test programs that the arguments of cargo name, with the profile of
 #                    tests, and prints cargo's messages about them (JSON)
 #   --prepare        installs what builds need, and builds nothing
@@ -28,11 +29,12 @@ fail() {
   say "$*"
   exit 1
 }
-profile=release verb=build targets=() arguments=()
+profile=release verb=build wasm=no targets=() arguments=()
 while [ $# -gt 0 ]; do
   case $1 in
     --profile) profile=${2:?--profile needs a name} && shift ;;
     --check) verb=check ;;
+    --wasm) wasm=yes ;;
     --test-programs)
       verb=test profile=dev targets=("${2:?--test-programs needs a target}")
       arguments=("${@:3}")
@@ -41,7 +43,7 @@ while [ $# -gt 0 ]; do
     --prepare) verb=prepare ;;
     --list) printf '%s\n' "${TARGETS[@]}" && exit 0 ;;
     --zig) echo "$ZIG" && exit 0 ;;
-    -*) sed -n '5,15s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    -*) sed -n '5,16s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
     *) targets+=("$1") ;;
   esac
   shift
@@ -69,7 +71,8 @@ export CARGO_ZIGBUILD_ZIG_PATH CARGO_ZIGBUILD_CACHE_DIR=$cache/zigbuild ZIG_GLOB
 
 # --- The compiler together with the sources of its standard library -------------------------------
 
-# apt_of SUITE: a configuration of apt that knows only a suite of Debian, in a folder of its own.
+# apt_of SUITE: makes a configuration of apt that knows only one suite of Debian, in a separate
+# folder.
 apt_of() {
   local mirror
   mirror=$(scripts/debian-mirror.sh)
@@ -100,7 +103,7 @@ if [ ! -e "$sysroot/lib/rustlib/src/rust/library/Cargo.lock" ] &&
       fail "Debian has no sources of Rust $version: install them with: rustup component add rust-src"
     (cd "$cache" && apt-get -qq "${apt_options[@]}" download "rust-src=$package")
     dpkg-deb -x "$cache"/rust-src_*.deb "$cache/rust-src"
-    # The compiler looks for the sources in its own folder, which is not ours.
+    # The compiler looks for the sources in its own folder, which does not belong to this script.
     mkdir -p "$toolchain"
     cp -al "$sysroot/." "$toolchain/" 2>/dev/null || cp -a "$sysroot/." "$toolchain/"
     mkdir -p "$toolchain/lib/rustlib/src/rust"
@@ -117,14 +120,14 @@ fi
 cargo_home=${CARGO_HOME:-$HOME/.cargo} separator=$'\x1f'
 export RUSTC=$toolchain/bin/rustc CARGO=$toolchain/bin/cargo RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/static CARGO_INCREMENTAL=0
-# zig brings the files that a program starts and ends with, and is told to make programs that the
-# kernel loads at random addresses. On RISC-V, the compiler links the C library dynamically unless it
-# is told not to. Paths of this machine do not become part of the programs. 
+# zig provides the files with which a program starts and ends, and is told to make programs that the
+# kernel loads at random addresses. On RISC-V, the compiler links the C library dynamically unless
+# it is told not to. Paths of this machine do not become part of the programs.
 flags=(-Ctarget-feature=+crt-static -Clink-self-contained=no -Clink-arg=-pie "--remap-path-prefix=$cargo_home=/cargo" "--remap-path-prefix=$toolchain=/rustup"
   "--remap-path-prefix=$PWD=/mote")
 CARGO_ENCODED_RUSTFLAGS=$(printf "%s$separator" "${flags[@]}")
 export CARGO_ENCODED_RUSTFLAGS=${CARGO_ENCODED_RUSTFLAGS%"$separator"}
-# C code that contains the time of its build gets that of the commit.
+# C code that contains its build time gets the time of the commit.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 export SOURCE_DATE_EPOCH
 export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
@@ -134,8 +137,20 @@ if [ $verb = test ]; then
     -Zbuild-std=std,panic_unwind,test "${arguments[@]}"
 fi
 [ $verb = check ] || verb=zigbuild
-# One run of cargo for all targets: what runs on this machine (build scripts, derives) is compiled
-# once, and while one target is linked, which uses one core for minutes, another is compiled.
-mapfile -t of_targets < <(printf -- '--target\n%s\n' "${targets[@]}")
-"$venv/bin/cargo-zigbuild" $verb --bins --locked --profile "$profile" "${of_targets[@]}" \
-  -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind -p mote
+# The engine for WebAssembly compiles for 64-bit processors only, so a run for all targets leaves it
+# out, and a second run follows for those.
+build() { # PACKAGE TARGET…
+  local of_targets
+  mapfile -t of_targets < <(printf -- '--target\n%s\n' "${@:2}")
+  "$venv/bin/cargo-zigbuild" $verb --bins --locked --profile "$profile" "${of_targets[@]}" \
+    -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind -p "$1"
+}
+# One run of cargo builds all targets. Code that runs on this machine (build scripts, derives) is
+# then compiled only once. While one target is linked, which uses one core for minutes, another is
+# compiled.
+build mote "${targets[@]}"
+of_wasm=()
+for target in "${targets[@]}"; do
+  [ $wasm = no ] || [[ $target = armv7* ]] || of_wasm+=("$target")
+done
+[ ${#of_wasm[@]} = 0 ] || build mote-wasm "${of_wasm[@]}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the sandbox tests and a part of the end-to-end tests as an ordinary user, without control
-# groups and with control groups of its own. Needs root to create that user for the run; without
+# Runs the sandbox tests and a part of the end-to-end tests as an ordinary user, once without
+# control groups and once with the user's own. Needs root to create that user for the run; without
 # root, `make test` already runs as an ordinary user.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,7 +9,7 @@ if [ "$(id -u)" != 0 ]; then
   exit 0
 fi
 # Tests that do not depend on the user are left to the run as root.
-sandbox=(escape instances)
+sandbox=(escape images instances)
 nodes=(first_light deploys faults egress secrets management rollout scale_to_zero worker_death installation)
 # The executables of a crate's tests, from the build of the whole workspace.
 binaries() { # crate, test…

@@ -37,7 +37,7 @@ fi
 scripts/cluster.sh build
 HELM=$helm/helm KUBECTL=$(echo "$PWD"/.cache/kubernetes-*/kubectl) \
   cargo test --profile "$profile" -p mote-cluster
-# Resources on kine with SQLite, the store of K3s.
+# Tests resources on kine with SQLite, which is K3s's store.
 scripts/cluster.sh build kine
 APISERVER_STORE=kine cargo test --profile "$profile" -p mote-tests --test e2e cluster::an_applied_function
 scripts/image.sh

@@ -25,8 +25,8 @@ SUITE=${SUITE:-bookworm}
 DIST=$(realpath -m "${DIST:-target/dist}")
 ANSWER_SECONDS_MAX=10
 EXPOSURE_MAX=80 # systemd-analyze security, in tenths; without any protection it is 96
-# What the base system has in addition to dpkg and apt; the packages of mote need python3 for the
-# function, systemd for the service, and the others for the tests.
+# The packages of the base system in addition to dpkg and apt. mote's packages need python3 for the
+# function and systemd for the service. The tests need the others.
 INCLUDE=ca-certificates,python3,systemd,systemd-sysv,dbus,rpm,minisign
 INCLUDE_OPENRC=ca-certificates,python3,busybox,openrc,procps
 keep=no jobs=()
@@ -81,7 +81,7 @@ unpacked=$(basename "$archive" .tar.gz)
 MIRROR=${MIRROR:-$(scripts/debian-mirror.sh)}
 MIRROR=${MIRROR:-http://deb.debian.org/debian}
 
-# base_system NAME PACKAGES: a minimal Debian in $base, which is kept for the next run.
+# base_system NAME PACKAGES: makes a minimal Debian in $base, which is kept for the next run.
 base_system() {
   base=$PWD/target/dist-root/$1
   [ "$(cat "$base.packages" 2>/dev/null)" != "$2" ] || return 0
@@ -109,7 +109,8 @@ clean() {
 }
 trap clean EXIT
 
-# Units of a machine, which a test must not touch, and those that would run during a test.
+# Units that belong to a real machine, which a test must not touch, and units that would run during
+# a test.
 MASKED="systemd-sysctl systemd-udevd systemd-udev-trigger systemd-modules-load systemd-random-seed
   systemd-timesyncd systemd-remount-fs systemd-logind systemd-hwdb-update console-getty getty@tty1"
 MASKED_OTHERS="proc-sys-fs-binfmt_misc.automount dev-hugepages.mount dev-mqueue.mount tmp.mount
@@ -148,16 +149,16 @@ start_system() {
   if [ "${2:-}" = openrc ]; then
     mkdir -p "$root/run/openrc"
     touch "$root/run/openrc/softlevel"
-    # Services of a machine, which a test must not touch.
+    # These services belong to a real machine, which a test must not touch.
     rm -f "$root"/etc/runlevels/*/*
     printf '%s\n' '::wait:/bin/busybox ip link set lo up' '::wait:/sbin/openrc default' '::once:/bin/sh -c "echo running >/run/started"' >"$root/etc/inittab"
-    # install.sh gets the programs of busybox, as in Alpine.
+    # install.sh uses busybox's programs, as in Alpine.
     mkdir -p "$root/opt/busybox"
     chroot "$root" /bin/busybox --install -s /opt/busybox
   fi
   echo "mote-dist" >"$root/etc/hostname"
-  # A control group of its own in each tree, which becomes the root of the tree that systemd sees.
-  # Machines with the first version have several trees.
+  # The system gets a control group in each tree. This group becomes the root of the tree that
+  # systemd sees. Machines with version 1 have several trees.
   : >"$work/trees"
   while read -r _ folder type options _; do
     case $type:$options in
@@ -250,7 +251,7 @@ while True:
             raise
         time.sleep(0.02)
 assert answer == b"hello edge", answer'
-# Deploys a function as soon as the node takes it, and asks it.
+# Deploys a function as soon as the node accepts it, and calls it.
 first_answer() { # path of mote
   printf '%s' "$FUNCTION" >"$root/root/hello.py"
   # shellcheck disable=SC2016 # expanded by the inner shell
@@ -282,7 +283,7 @@ property() { inside systemctl show --property "$1" --value mote.service; }
 equals() { # value, expected
   [ "$1" = "$2" ] || { echo "it is $1 and not $2"; return 1; }
 }
-# The service as a package or install.sh left it: started, and with a function.
+# Checks the service as a package or install.sh has left it: started, and with a function.
 service_checks() { # name
   local pid
   check "$1: the service is active" equals "$(property ActiveState)" active
@@ -355,7 +356,8 @@ doctor() {
     sed -e 's/plain\.service/mote.service/' -e 's/, [0-9]* MiB taken//' || true
 }
 
-# Whether a file with symbols is that of a program: the program has its name and its checksum.
+# Whether a file with symbols belongs to a program: the program contains the file's name and
+# checksum.
 same_build() { # program, file with symbols
   objcopy -O binary --only-section=.gnu_debuglink --set-section-flags .gnu_debuglink=alloc "$1" "$work/link"
   python3 -B -c '
@@ -386,7 +388,7 @@ test_deb() {
   check "deb: the settings in comments are valid" inside sh -c '
     sed "s/^# \([a-z_]* = \)/\1/" /etc/mote/mote-node.toml >/tmp/settings.toml && grep -q ^lan /tmp/settings.toml &&
     MOTE_CONFIG=/tmp/settings.toml mote config check; status=$?; rm /tmp/settings.toml; exit $status'
-  # The protections of the unit take nothing away from the sandboxes.
+  # The unit's protections must not take anything away from the sandboxes.
   doctor >"$work/doctor"
   inside systemctl stop mote.service
   inside systemd-run --quiet --unit=plain --property=Delegate=yes --property=LimitNOFILE=524288 mote up
@@ -491,7 +493,7 @@ test_rpm() {
   listing >"$work/before"
   inside rpm -qp --queryformat '[%{FILEMODES:perms} %{FILENAMES}\n]' "$file" 2>/dev/null | sed -n 's/^-[^ ]* //p' | sort >"$work/files"
   dpkg-deb --fsys-tarfile "$deb" | tar -t | sed -n 's/^\.\(.*[^/]\)$/\1/p' | grep -v /usr/share/doc/ | sort >"$work/files-deb"
-  # In the Debian package, the licence has another place, which is left out above.
+  # In the Debian package, the licence is in another place, which is left out above.
   check "rpm: the list of rpm -qp names the files of the Debian package" \
     diff "$work/files-deb" <(grep -v '^/usr/share/licenses/mote/LICENSE$' "$work/files")
   check "rpm: it needs the C library" sh -c "rpm -qpR '$rpm' 2>/dev/null | grep -F 'libc.so.6(GLIBC_'"
@@ -499,7 +501,7 @@ test_rpm() {
   check "rpm: it installs into a folder" rpm --force-debian --root "$work/rpm-root" --dbpath /var/lib/rpm --nodeps --noscripts --install "$rpm"
   check "rpm: the program in the folder runs" "$work/rpm-root/usr/bin/mote" version
   from=$(now)
-  # The dependencies of an RPM are in the database of dpkg here.
+  # Here, the dependencies of an RPM are in dpkg's database.
   check "rpm: rpm --install" inside rpm --force-debian --nodeps --install "$file"
   check "rpm: the service starts" inside systemctl start mote.service
   if first_answer mote; then in_time "rpm --install" "$from"; else wrong "rpm: no answer"; fi
@@ -546,7 +548,7 @@ test_openrc() {
   stop_system
 }
 
-# Packages for processors that this machine does not have.
+# Tests packages for processors that this machine does not have.
 test_foreign() {
   local found=0 file name machine arch program
   for file in "$DIST"/mote-*-linux-musl.tar.gz; do
@@ -559,7 +561,7 @@ test_foreign() {
     arch=$machine && [ "$arch" != armv7l ] || arch=arm
     for program in "$work/foreign/$name"/bin/*; do
       check "$name: $(basename "$program") needs no C library" sh -c "! readelf -lW '$program' | grep -q INTERP"
-      # Messages of the loader name the program behind a slash.
+      # The loader's messages name the program after a slash.
       check "$name: $(basename "$program") runs" sh -c "qemu-$arch-static '$program' version 2>&1 | grep -qE '(^|[^/[:alnum:]-])mote( |:|\$)'"
     done
     refused=$(sh "$work/foreign/$name/install.sh" --prefix "$work/foreign/prefix" 2>&1) && refused=accepted

@@ -30,7 +30,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 SUITE=${SUITE:-bookworm}
-# A guest is ended after this time.
+# A guest is ended after this many seconds.
 GUEST_SECONDS_MAX=${GUEST_SECONDS_MAX:-3600}
 ALL=(x86-v2 x86-512 x86-256 fast-512 fast-256 host-512 host-256 no-userns no-cgroup old-kernel arm64 armv7 user-arm64 user-armv7)
 PACKAGES=python3,nodejs,iproute2,procps,e2fsprogs,util-linux,busybox-static,kmod
@@ -40,7 +40,7 @@ MODULES="pci-host-generic virtio_pci virtio_mmio virtio_blk virtio_console virti
 TESTS_SANDBOX=(escape instances)
 TESTS_NODE=(first_light deploys faults egress secrets management rollout scale_to_zero worker_death restart kv schedules websockets observe)
 
-# What the kernel of QEMU, Debian and Rust call the processors, and a processor that a guest has.
+# The names of the processors in QEMU, Debian and Rust, and the model of a guest's processor.
 declare -A TARGET_OF=([arm64]=aarch64-unknown-linux-musl [armv7]=armv7-unknown-linux-musleabihf)
 declare -A DEBIAN_OF=([arm64]=arm64 [armv7]=armhf) QEMU_OF=([arm64]=aarch64 [armv7]=arm)
 # The crates whose tests run translated: all but those that need tools of this machine's processor.
@@ -96,7 +96,7 @@ MIRROR=${MIRROR:-http://deb.debian.org/debian}
 # root_of ARCH [SUITE] [PACKAGES]: makes .cache/guests/SUITE-ARCH with root/, kernel, initrd and root.ext4.
 root_of() {
   local arch=$1 suite=${2:-$SUITE} folder root deb version module
-  # 32-bit ARM has no kernel for clouds.
+  # Debian has no cloud kernel for 32-bit ARM.
   local image=cloud-$arch packages
   [ "$arch" != armhf ] || image=armmp
   packages=linux-image-$image,${3:-$PACKAGES}
@@ -118,7 +118,7 @@ root_of() {
     echo "$packages" >"$folder/packages"
   fi
   version=$(basename "$root"/lib/modules/*)
-  # These two are small, and made again so that they have the present scripts.
+  # These two are small. They are made again so that they contain the present scripts.
   rm -rf "${folder:?}/boot" && mkdir -p "$folder"/boot/{bin,proc,sys,dev,root,modules}
   cp "$root/bin/busybox" "$folder/boot/bin/"
   cp scripts/guests/boot.sh "$folder/boot/init"
@@ -154,8 +154,8 @@ data_of() {
   rm -rf "$folder"
 }
 
-# start_guest NAME ARCH PROCESSORS MIB [WORD OF THE KERNEL COMMAND LINE]…: the guest with the data disk
-# NAME; its output is the file NAME.out, and what its kernel says NAME.console.
+# start_guest NAME ARCH PROCESSORS MIB [WORD OF THE KERNEL COMMAND LINE]…: the guest with the data
+# disk NAME; its output goes to the file NAME.out, and its kernel's messages go to NAME.console.
 start_guest() {
   local name=$1 arch=$2 folder=$cache/$SUITE-$2 processors=$3 mib=$4 machine
   shift 4
@@ -185,13 +185,14 @@ start_fast() {
   local name=$1 mib=$2
   shift 2
   mkdir -p "$work/$name.home"
-  # On one processor: a system call between two takes several times as long.
+  # The guest runs on one processor, because a system call between two processors takes several
+  # times as long.
   ${holder:+in_network} env -u TMPDIR HOME="$work/$name.home" taskset --cpu-list "$(sed -n 's/^Cpus_allowed_list:[[:space:]]*\([0-9]*\).*/\1/p' /proc/self/status)" linux.uml mem="${mib}M" rootfstype=hostfs rootflags=/ ro loglevel=1 con=null con0=null,fd:1 \
     ${tap:+vec0:transport=tap,ifname="$tap",depth=128} init="$PWD/scripts/guests/user-mode.sh" guest.repository="$PWD" \
     guest.programs="$(realpath "$programs")" "$@" </dev/null >"$work/$name.out" 2>"$work/$name.console" &
   guest=$!
 }
-# Waits until the guest's output has a line that begins so.
+# Waits until the guest's output has a line that begins with this text.
 wait_for_line() { # NAME, beginning
   local waited
   for waited in $(seq $((GUEST_SECONDS_MAX * 2))); do
@@ -230,7 +231,7 @@ test_programs() {
   "$@" "${arguments[@]}" 2>"$work/cargo" | built test >"$work/built" || { tail -n 20 "$work/cargo" >&2; return 1; }
   while read -r name file; do cp "$file" "$folder/.programs/$name"; done <"$work/built"
   strip "$folder"/.programs/* 2>/dev/null || true # those of another processor stay as they are
-  # A guest runs the files of the folder, which are one for each subject.
+  # A guest runs the files in the folder. There is one for each subject.
   for kind in "${TESTS_SANDBOX[@]}"; do mv "$folder/.programs/$kind" "$folder/$kind"; done
   for kind in "${TESTS_NODE[@]}"; do
     # shellcheck disable=SC2016 # the guest's shell expands this
@@ -258,7 +259,8 @@ start_network() {
   in_network ip link set lo up
   in_network ip tuntap add tap0 mode tap
   in_network ip address add 10.77.0.1/24 dev tap0
-  # A card does not lose what a slow machine has not read yet; as many packets as clients may wait.
+  # A real network card does not lose packets that a slow machine has not read yet. As many packets
+  # as there are clients may wait.
   in_network ip link set tap0 txqueuelen 10000 up
   tap=tap0
 }
@@ -283,10 +285,11 @@ order() { # NAME, word…: an order to the guest's job; waits until it is done
     sleep 0.2
   done
 }
-# How many times slower than this machine a guest is, by the same interpreter.
+# Prints how many times slower than this machine a guest is, measured with the same interpreter.
 calibrate() { # NAME of the guest, ARCH
   local here there
-  # The program is the one of jobs.sh. This machine's figure is of the same interpreter, without a guest.
+  # The program is the one in jobs.sh. This machine's figure is from the same interpreter, without a
+  # guest.
   there=$(sed -n 's/^calibration //p' "$work/$1.out" | head -n 1)
   here=$(chroot "$cache/$SUITE-amd64/root" python3 -c "$(sed -n "/^CALIBRATION='/,/'$/p" scripts/guests/jobs.sh | sed "1d;s/'\$//")" | tail -n 1)
   [ -n "$there" ] || return 0

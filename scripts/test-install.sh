@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What install.sh and uninstall.sh refuse, and how interrupted installations end. It changes the
-# system in which it runs: scripts/test-dist.sh runs it in a system of its own.
+# Tests what install.sh and uninstall.sh refuse, and how interrupted installations end. It changes
+# the system in which it runs, so scripts/test-dist.sh runs it in a separate system.
 #
 # Usage: test-install.sh ARCHIVE.tar.gz PACKAGE.deb
 set -euo pipefail
@@ -20,7 +20,8 @@ passed=0 failed=0
 pass() { echo "ok      install: $*"; passed=$((passed + 1)); }
 wrong() { echo "FAILED  install: $*"; failed=$((failed + 1)); }
 
-# Everything that an installation could change: names and modes, and of files also size and time.
+# Lists everything that an installation could change: names and modes, and for files also size and
+# time.
 system() {
   for folder in /usr/local /opt /srv /etc/systemd /etc/mote /var/lib/mote; do
     [ ! -e $folder ] || find $folder -xdev \( -type d -printf '%p %m %y\n' -o -printf '%p %m %s %T@ %y\n' \)
@@ -31,7 +32,8 @@ copy() { # a fresh copy of the archive, in $tree
   cp -a "$original" "$work/copy"
   tree=$work/copy
 }
-# refused NAME TEXT command…: it fails, prints TEXT and no other error, and changes nothing.
+# refused NAME TEXT command…: checks that the command fails, prints TEXT and no other error, and
+# changes nothing.
 refused() {
   local name=$1 text=$2 before output code=0
   shift 2
@@ -52,7 +54,7 @@ succeeds() { # name, command…
   shift
   if output=$("$@" 2>&1); then pass "$name"; else wrong "$name: $output"; fi
 }
-# A program that replaces one of the system for a command.
+# Makes a program that replaces one of the system's programs for a command.
 fake() { # name, text
   mkdir -p "$work/fake"
   printf '#!/bin/sh\n%s\n' "$2" >"$work/fake/$1"
@@ -167,7 +169,7 @@ refused "a flag without its value" "--prefix needs a value" "$tree/install.sh" -
 refused "a purge at an installation" "--purge needs --uninstall" "$tree/install.sh" --purge
 refused "a removal of nothing" "mote is not installed in /usr/local" "$tree/install.sh" --uninstall
 if dpkg -i "$deb" >/dev/null 2>&1; then
-  # The node writes its first files, the last of them after it is ready.
+  # The node writes its first files. It writes the last of them after it is ready.
   for _ in $(seq 600); do
     mote list >/dev/null 2>&1 && [ -e /var/lib/mote/shims/python/compiled ] && break
     sleep 0.1
@@ -180,7 +182,7 @@ fi
 
 # --- Installations that succeed -----------------------------------------------------------------
 
-# clean_after NAME: the removal leaves nothing below the prefix and in systemd's folder.
+# clean_after NAME: checks that the removal leaves nothing below the prefix or in systemd's folder.
 clean_after() { # name, state before
   if [ "$(system)" = "$2" ]; then pass "$1"; else
     wrong "$1: it left:"
@@ -204,7 +206,7 @@ refused "a folder that everybody may write to" "everybody may write to /srv/m" "
 chmod 755 /srv/m && chown 65534 /srv/m
 refused "a folder of an ordinary user, as root" "belongs to the user with the number 65534" "$tree/install.sh" --no-service --prefix /srv/m/home
 succeeds "an ordinary user in a folder of their own" anybody "$tree/install.sh" --no-service --prefix /srv/m/home
-# Without the function, so that the process is the node itself and not a shell.
+# This does not use the function, so that the process is the node itself and not a shell.
 HOME=/srv/m/user setpriv --reuid 65534 --regid 65534 --clear-groups /srv/m/home/bin/mote up --data /tmp/mote-data --socket /tmp/mote-test.sock >"$work/node.log" 2>&1 &
 node=$!
 for _ in $(seq 100); do [ -S /tmp/mote-test.sock ] && break; sleep 0.1; done
@@ -216,7 +218,7 @@ succeeds "their removal" anybody /srv/m/home/share/mote/uninstall.sh
 rmdir /srv/m || wrong "their removal left: $(find /srv/m)"
 clean_after "nothing is left of these" "$before"
 
-# An update: the former version had a program more.
+# Tests an update: the former version had one more program.
 copy
 printf '#!/bin/sh\n' >"$tree/bin/mote-nats" && chmod 755 "$tree/bin/mote-nats"
 (cd "$tree" && sha256sum bin/mote-nats >>SHA256SUMS)
@@ -251,7 +253,7 @@ for point in $points; do
     name="killed $when call $call of $program"
     killing "$program" "$call" "$when"
     code=0
-    # The shell says in its own words that a program was killed.
+    # The shell reports in its own words that a program was killed.
     { PATH=$work/fake:$PATH setsid --wait "$tree/install.sh" --prefix /srv/m >"$work/out" || code=$?; } 2>/dev/null
     rm -rf "$work/fake"
     if [ $code = 0 ]; then

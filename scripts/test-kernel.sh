@@ -46,7 +46,7 @@ cargo build --workspace --bins --tests >"$work/cargo" 2>&1 || { tail -n 20 "$wor
 scripts/run-tests.py --list $names | grep -E "^[^ ]+ [^ ]*/(${CRATES// /|}) " >"$work/tests" ||
   { echo "test-kernel: no test program has one of these names: $names" >&2; exit 2; }
 [ -n "$names" ] || scripts/cluster.sh build kube-apiserver kubectl >"$work/cluster" 2>&1 || tail -n 3 "$work/cluster" >&2
-# The tests find tools and registries as they do on this machine.
+# The tests find tools and registries in the same way as on this machine.
 export -p | grep -vE '^declare -x (TMPDIR|PWD|OLDPWD|SHLVL)' >"$work/environment"
 echo "export MOTE_BIN=${CARGO_TARGET_DIR:-$PWD/target}/debug/mote GUEST_TEST_SECONDS=${GUEST_TEST_SECONDS:-1800}" >>"$work/environment"
 
@@ -70,7 +70,7 @@ run_kinds() {
   done
 }
 
-# As many machines at the same time as there are processors.
+# As many machines run at the same time as there are processors.
 mapfile -t processors < <(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status | tr , '\n' |
   while IFS=- read -r first last; do seq "$first" "${last:-$first}"; done)
 for ((at = 0; at < ${#processors[@]}; at++)); do

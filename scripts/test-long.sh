@@ -5,7 +5,7 @@
 # parser. Needs root and an otherwise idle machine; takes about three quarters of an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh build test
+scripts/setup.sh build test languages
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 target=$PWD/target
 target=${CARGO_TARGET_DIR:-$target}
@@ -17,7 +17,7 @@ suite() { # name, command…
 }
 
 printf '\n== build of the binary under test\n'
-cargo build --profile quick -p mote
+cargo build --profile quick -p mote -p mote-wasm
 export MOTE_BIN=$target/quick/mote MOTE_LONG=1
 
 printf '\n== build of another version\n'
@@ -28,6 +28,9 @@ suite "traces" cargo test -p mote-tests --test e2e -- --nocapture traces::
 suite "fuzz" env FUZZ_SECONDS=60 scripts/fuzz.sh
 suite "attack battery" cargo test -p mote-sandbox --test escape
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"
+suite "other languages" cargo test -p mote-tests --test e2e -- --nocapture applications::servers_in
+suite "components in other languages" cargo test -p mote-tests --test e2e -- --nocapture wasm::components_in
+suite "modules that the specification calls invalid" cargo test -p mote-tests --features wasm-specification --test e2e -- --nocapture wasm_specification::
 suite "rollout" cargo test -p mote-tests --test e2e -- --nocapture rollout::
 suite "neighbours" cargo test -p mote-tests --test e2e -- --nocapture neighbours::
 suite "hostile workers" cargo test -p mote-tests --test e2e -- --nocapture hostile_workers::

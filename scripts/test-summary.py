@@ -18,7 +18,8 @@ SKIPPED = re.compile(r"SKIPPED: ([\w:]+): (.*)$")
 
 
 def summary(lines: list[str]) -> tuple[int, int, int, dict[str, list[str]]]:
-    """Passed, failed, skipped by a runner's own count, and the reasons by test of the others."""
+    """The numbers of passed, failed and skipped tests by a runner's own count, and the reasons by
+    test of the others."""
     passed = failed = counted = ran = 0
     named: dict[str, list[str]] = {}
     for line in (line.rstrip("\n") for line in lines):

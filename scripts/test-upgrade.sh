@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Upgrades of a service under load: between two versions, to versions that do not start, and killed
-# at many moments. It changes the system in which it runs: scripts/test-dist.sh runs it in a system
-# of its own.
+# Tests upgrades of a service under load: between two versions, to versions that do not start, and
+# killed at many moments. It changes the system in which it runs, so scripts/test-dist.sh runs it in
+# a separate system.
 #
 # Usage: test-upgrade.sh OLD.tar.gz NEW.tar.gz CALLERS
 #   CALLERS  the program mote-callers
@@ -27,7 +27,7 @@ succeeds() { # name, command…
   shift
   if output=$("$@" 2>&1); then pass "$name"; else wrong "$name: $output"; fi
 }
-# refused NAME TEXT command…: it fails, and prints TEXT.
+# refused NAME TEXT command…: checks that the command fails, and prints TEXT.
 refused() {
   local name=$1 text=$2 output code=0
   shift 2
@@ -36,7 +36,7 @@ refused() {
   elif [[ $output != *"$text"* ]]; then wrong "$name: it says: $output"
   else pass "$name: $text"; fi
 }
-# The version that answers on the management socket.
+# Prints the version that answers on the management socket.
 answering() {
   python3 -c '
 import json, socket
@@ -55,8 +55,8 @@ is_version() { # version
   grep -qx "mote $1 complete" <(head -n 1 /usr/local/share/mote/receipt) || { head -n 1 /usr/local/share/mote/receipt; return 1; }
   [ -z "$(find /usr/local /etc/systemd -name '*.mote-new' -o -path '*/share/mote/upgrade*')" ] || { find /usr/local -path '*/share/mote/upgrade*'; return 1; }
 }
-# changed NAME VERSION FILE…: an archive of the new version with another version number and other
-# files, whose sums are right.
+# changed NAME VERSION FILE…: makes an archive of the new version with another version number and
+# other files, whose sums are right.
 changed() {
   local name=$1 tree
   tree=$work/$name/mote-$2
@@ -151,7 +151,7 @@ printf '#!/bin/sh\ncase $1 in version) echo "mote 0.9.4" ;; config) [ "$2" = sho
 refused "settings that the new version refuses" "the settings are not valid for mote 0.9.4" mote upgrade "${flags[@]}" "$work/settings.tar.gz"
 succeeds "nothing was restarted for it" is_version "$old_version"
 
-# A version that changes the tables, as a migration does, and does not start.
+# A version that changes the tables, as a migration does, but does not start.
 cat >migrate.py <<'PY'
 import os, sqlite3
 for name in ("mote.db", "journal.db"):
@@ -173,7 +173,7 @@ refused "a version that changes the tables and does not start" "mote $old_versio
 succeeds "the tables are as before, and $old_version answers" is_version "$old_version"
 succeeds "the functions are there" answers
 succeeds "no copy is left" sh -c '! ls /var/lib/mote/*.format-* 2>/dev/null'
-# The last upgrade has changed the tables: the former version could not read them.
+# The last upgrade has changed the tables, so the former version could not read them.
 succeeds "an upgrade" mote upgrade "${flags[@]}" "$new"
 touch /var/lib/mote/mote.db.format-1
 refused "going back over a change of the tables" "has changed the tables of mote.db" mote upgrade --rollback --yes

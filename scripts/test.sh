@@ -14,8 +14,8 @@ target=${CARGO_TARGET_DIR:-$target}
 failed=()
 log=$(mktemp)
 trap 'rm -f "$log" "$log.kubernetes" "$log.built"' EXIT
-# A suite writes to a file and not into a pipe: a process that a test leaves behind would hold the
-# pipe, and everything would wait for that process.
+# A suite writes to a file and not to a pipe, because a process that a test leaves behind would hold
+# the pipe, and everything would wait for that process.
 suite() { # name, command…
   local part pid
   printf '\n== %s\n' "$1"
@@ -28,8 +28,9 @@ suite() { # name, command…
   cat "$part" >>"$log"
   rm -f "$part"
 }
-# Functions and ordinary users must be able to write to /dev/null. If a program of root has replaced or
-# closed it, dozens of tests fail without naming the cause; so the cause is named, and put right.
+# Functions and ordinary users must be able to write to /dev/null. If a program that runs as root
+# has replaced it or restricted its mode, dozens of tests fail without naming the cause. This
+# function therefore names the cause, and repairs it.
 null_device() {
   local now
   now=$(stat -c '%F, mode %a, %t:%T' /dev/null)
@@ -41,8 +42,8 @@ null_device() {
 }
 in_folder() { (cd "$1" && shift && "$@"); }
 
-# What the tests need of Kubernetes is built once, while other tests run. Without it, they are skipped.
-# Whole clusters are for make test-cluster.
+# The parts of Kubernetes that the tests need are built once, while other tests run. Without these
+# parts, the tests are skipped. make test-cluster tests whole clusters.
 export MOTE_KUBERNETES_BUILT=$log.built
 (
   if [ "$(id -u)" = 0 ] && command -v go >/dev/null; then
@@ -53,14 +54,26 @@ export MOTE_KUBERNETES_BUILT=$log.built
 kubernetes=$!
 
 printf '\n== build\n'
-# One build with one profile, in which programs and tests share everything (decision 0052).
+# There is one build with one profile, in which programs and tests share everything (decision 0052).
 cargo build --workspace --bins --tests
 export MOTE_BIN=$target/debug/mote
 
 suite "Python shim" python3 -B -m unittest discover -s shims/python
 suite "standalone server" python3 -B -m unittest discover -s shims/standalone
+suite "Rust library" env MOTE_RUST_TARGET="$target/rust-function" python3 -B -m unittest discover -s shims/rust
 suite "Go worker" python3 -B -m unittest discover -s shims/go
 suite "Node shim" node --test shims/node/*.test.mjs
+modules=$PWD/.cache/test-node/node_modules
+for folder in "$modules"/@oven/bun-linux-*/bin "$modules"/@deno/linux-*; do
+  [ ! -d "$folder" ] || PATH=$PATH:$folder
+done
+for name in bun deno; do
+  if command -v $name >/dev/null; then
+    suite "Node shim on $name" env MOTE_INTERPRETER=$name node --test shims/node/*.test.mjs
+  else
+    echo "SKIPPED: Node shim on $name: not installed" | tee -a "$log"
+  fi
+done
 for folder in examples/*/; do
   if compgen -G "${folder}test_*.py" >/dev/null; then
     suite "$folder" in_folder "$folder" python3 -B -m unittest

@@ -40,7 +40,8 @@ def name_of(
     runtime: str = "python",
     only: list[Workload] | None = None,
 ) -> str:
-    """The folder of a run below the folder of results: another choice is another folder."""
+    """The name of a run's folder below the folder of results; each different choice has its own
+    folder."""
     parts = [experiment, profile, *targets]
     if runtime != "python":
         parts.append(runtime)
@@ -54,12 +55,12 @@ def name_of(
 
 
 def folder_of(lab: Lab, experiment: str) -> str:
-    """Where a run lies below the folder of results."""
+    """The path of a run below the folder of results."""
     return name_of(experiment, lab.profile, lab.target_names, lab.runtime, lab.only)
 
 
 def earlier(folders: list[Path], name: str) -> float | None:
-    """How many seconds a run of this name took before."""
+    """How many seconds the previous run of this name took."""
     for folder in folders:
         try:
             summary = json.loads((folder / name / "summary.json").read_text())
@@ -70,7 +71,7 @@ def earlier(folders: list[Path], name: str) -> float | None:
 
 
 def spoken(seconds: float) -> str:
-    """A duration for people."""
+    """A duration as text for people."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = seconds / 60
@@ -78,7 +79,7 @@ def spoken(seconds: float) -> str:
 
 
 def estimate(folders: list[Path], names: list[str]) -> str:
-    """How long runs will take, as far as earlier runs of the same kind tell."""
+    """Estimates how long runs will take, as far as earlier runs of the same kind show it."""
     known = {name: seconds for name in names if (seconds := earlier(folders, name)) is not None}
     if not known:
         return "no estimate: no run of this kind is stored yet"
@@ -89,7 +90,7 @@ def estimate(folders: list[Path], names: list[str]) -> str:
 
 
 def run_one(lab: Lab, experiment: Experiment, into: Path) -> Stored:
-    """Runs, stores and draws. A run that fails leaves its reason where its results would lie."""
+    """Runs, stores and draws. A failed run stores its reason in place of its results."""
     from motelab import figures, results
 
     folder = into / folder_of(lab, experiment.name)
@@ -108,12 +109,13 @@ def run_one(lab: Lab, experiment: Experiment, into: Path) -> Stored:
 
 
 def reason(error: Exception) -> str:
-    """Why a run failed: our own errors speak for themselves, of others the type is needed too."""
+    """Why a run failed. Our own errors explain themselves; for other errors the type is needed
+    too."""
     return str(error) if isinstance(error, Failed) else f"{type(error).__name__}: {error}"
 
 
 def warn_if_busy(machine: dict[str, Any]) -> None:
-    """Says that other programs use the machine, before the time is spent."""
+    """Warns before the run that other programs are using the machine."""
     busy = machine["busy_before"]
     if busy > BUSY_MAX:
         print(
@@ -228,7 +230,7 @@ def publish(args: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What can be asked."""
+    """The arguments of the command line."""
     every = argparse.ArgumentParser(
         prog="lab", description="Repeats published comparisons of serverless platforms."
     )
@@ -250,7 +252,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--only", help="workloads, separated with commas")
     verb.add_argument(
         "--runtime",
-        choices=("python", "rust"),
+        choices=("python", "rust", "wasm"),
         default="python",
         help="language of the workloads of serial, parallel-20, cold-start and overhead",
     )

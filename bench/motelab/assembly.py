@@ -1,4 +1,4 @@
-"""Puts a workload and a platform's adapter together in one folder that the platform takes."""
+"""Puts a workload and a platform's adapter together in one folder that the platform accepts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from motelab.processes import Failed
 
 #: What adapters are called where they are put: what each platform looks for.
 TWINS = ROOT / ".cache" / "lab-tools" / "bin" / "workload-rs"
+WASM_TWINS = TWINS.with_suffix(".wasm")
 ADAPTERS = {
     ("mote", "python"): ("mote.py", "app.py"),
     ("mote", "node"): ("mote.mjs", "index.mjs"),
@@ -24,12 +25,12 @@ ADAPTERS = {
 
 
 class NotBuilt(Failed):
-    """A program that a runtime needs is not there."""
+    """A program that a runtime needs is missing."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a function of mote is given beside its code."""
+    """The settings that a mote function receives in addition to its code."""
 
     name: str
     memory_mib: int = 64
@@ -45,7 +46,7 @@ class Manifest:
     command: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """As mote.toml; TOML's texts, numbers and lists are JSON's."""
+        """The manifest as mote.toml; TOML writes texts, numbers and lists as JSON does."""
         lines = ["version = 1", f"name = {json.dumps(self.name)}", f'runtime = "{self.runtime}"']
         if self.command:
             lines.append(f"command = {json.dumps(list(self.command))}")
@@ -80,7 +81,7 @@ def assemble(
     manifest: Manifest | None = None,
     with_packages: bool = True,
 ) -> Path:
-    """Writes the folder anew and returns it."""
+    """Writes the folder from scratch and returns it."""
     if runtime not in workload.runtimes:
         raise LookupError(f"{workload.name} has no version in {runtime}")
     shutil.rmtree(into, ignore_errors=True)
@@ -92,6 +93,12 @@ def assemble(
         if not TWINS.exists():
             raise NotBuilt("Rust workloads are not built: scripts/lab-setup.sh twins builds them")
         shutil.copy(TWINS, into)
+        return into
+    if runtime == "wasm":
+        # The same program, which serves one call here.
+        if not WASM_TWINS.exists():
+            raise NotBuilt("no WebAssembly workloads: scripts/lab-setup.sh twins builds them")
+        shutil.copy(WASM_TWINS, into)
         return into
     source, target = ADAPTERS[platform, runtime]
     shutil.copy(FOLDER / "adapters" / source, into / target)

@@ -1,4 +1,4 @@
-"""The workloads: what their folders say about them."""
+"""The workloads, as their folders describe them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TARGETS = ("mote", "native", "openfaas", "http", *CLUSTERS)
 
 
 def cache_folder() -> Path:
-    """What is kept from run to run; MOTE_LAB_CACHE names another folder."""
+    """The folder that is kept from run to run; MOTE_LAB_CACHE names another folder."""
     return Path(os.environ.get("MOTE_LAB_CACHE", ROOT / ".cache" / "lab"))
 
 
@@ -51,7 +51,7 @@ class Workload:
 
     @property
     def folder(self) -> Path:
-        """Where it lies."""
+        """The path of the folder."""
         return FOLDER / self.name
 
 
@@ -86,11 +86,11 @@ class Table:
         return tuple(values)
 
     def table(self, key: str) -> Table:
-        """A table inside of it."""
+        """A nested table."""
         return Table(self.file, self._name(key), self.get(key, dict))
 
     def end(self) -> None:
-        """Refuses keys that nobody read, which are usually misspelled."""
+        """Refuses keys that nothing has read, which are usually misspelled."""
         for key in self.raw:
             if key not in self.read:
                 known = ", ".join(sorted(self.read))
@@ -134,19 +134,19 @@ def read(folder: Path) -> Workload:
 
 @cache
 def workloads() -> dict[str, Workload]:
-    """All, the study's fourteen first and in its order."""
+    """All workloads: first the study's fourteen in the study's order."""
     found = [read(path.parent) for path in FOLDER.glob("*/workload.toml")]
     found.sort(key=lambda workload: (workload.number or 99, workload.name))
     return {workload.name: workload for workload in found}
 
 
 def fourteen() -> list[Workload]:
-    """The study's."""
+    """The fourteen workloads of the study."""
     return [workload for workload in workloads().values() if workload.number]
 
 
 def named(names: list[str]) -> list[Workload]:
-    """Workloads by their names."""
+    """The workloads with these names."""
     known = workloads()
     unknown = [name for name in names if name not in known]
     if unknown:

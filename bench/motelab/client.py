@@ -34,11 +34,11 @@ class Call:
 
     @property
     def response_s(self) -> float:
-        """The whole request as its caller saw it."""
+        """The duration of the whole request, as its caller saw it."""
         return self.ended - self.begun
 
     def row(self) -> dict[str, Any]:
-        """For the table of raw rows."""
+        """The call as a row of the raw table."""
         body = self.body if isinstance(self.body, dict) else {}
         return {
             "intended_s": self.begun,
@@ -67,14 +67,14 @@ def server_timing(text: str) -> dict[str, float]:
 
 
 class Client:
-    """A kept connection to one URL."""
+    """A persistent connection to one URL."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.parts = urlsplit(url)
         self.connection = http.client.HTTPConnection(self.parts.netloc, timeout=timeout_s)
 
     def call(self, params: dict[str, str]) -> Call:
-        """One call; an answer is JSON where it says so, else text."""
+        """Makes one call; an answer declared as JSON is parsed, other answers are text."""
         marks = {"start_time": str(time.time()), "uuid": uuid.uuid4().hex}
         query = urlencode({**params, **marks})
         begun = time.monotonic()
@@ -88,7 +88,8 @@ class Client:
         ended = time.monotonic()
         kind = answer.getheader("content-type") or ""
         body: Any = data.decode(errors="replace")
-        if "json" in kind:
+        # A program that runs once per call sends no type.
+        if "json" in kind or body.startswith("{"):
             body = json.loads(data)
         timing = server_timing(answer.getheader("server-timing") or "")
         return Call(begun, ended, answer.status, len(data), body, timing)
@@ -99,7 +100,7 @@ class Client:
 
 
 def call(url: str, params: dict[str, str], timeout_s: float = 120) -> Call:
-    """One call on a connection of its own."""
+    """One call on a separate connection."""
     client = Client(url, timeout_s)
     try:
         return client.call(params)
@@ -108,7 +109,7 @@ def call(url: str, params: dict[str, str], timeout_s: float = 120) -> Call:
 
 
 def at_once(url: str, params: dict[str, str], count: int, timeout_s: float) -> list[Call]:
-    """So many calls that begin together, each on its own connection."""
+    """This many calls that begin together, each on a separate connection."""
     barrier = threading.Barrier(count)
     calls: list[Call | None] = [None] * count
 
@@ -125,7 +126,7 @@ def at_once(url: str, params: dict[str, str], count: int, timeout_s: float) -> l
 
 
 def required(done: Call, what: str) -> Call:
-    """A call that must have been answered well."""
+    """Returns the call, whose status must be 200."""
     if done.status != 200:
         raise Failed(f"{what}: status {done.status}: {str(done.body)[:300]}")
     return done

@@ -1,8 +1,8 @@
 """A real Kubernetes for the lab, from scripts/cluster.sh.
 
-Its addresses exist only in the network namespaces of its nodes. The lab enters that of the first
-node before it starts anything else, so that load, baselines and services run there as well, and all
-targets are reached over the same network.
+Its addresses exist only in the network namespaces of its nodes. The lab enters the namespace of the
+first node before it starts anything else, so that load, baselines and services run there as well,
+and all targets are reached over the same network.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def images() -> Path:
 
 
 def machines() -> int:
-    """How many nodes a cluster of the lab has; MOTE_LAB_MACHINES names another number."""
+    """How many nodes a lab cluster has; MOTE_LAB_MACHINES sets another number."""
     return int(os.environ.get("MOTE_LAB_MACHINES", "1"))
 
 
@@ -49,7 +49,7 @@ def _enter(descriptor: int) -> None:
 
 
 class Cluster:
-    """A cluster: one that runs in CLUSTER_DIR, or one that begins and ends with the lab."""
+    """A cluster: either one that runs in CLUSTER_DIR, or one that begins and ends with the lab."""
 
     def __init__(self, binaries: Path) -> None:
         self.binaries = binaries
@@ -82,7 +82,7 @@ class Cluster:
         self.script("run", "sh", "-c", steps)
 
     def script(self, *args: str, data: str = "", seconds: int = 400) -> str:
-        """A verb of scripts/cluster.sh."""
+        """Runs a verb of scripts/cluster.sh."""
         done = subprocess.run(
             [str(SCRIPT), *args],
             env={**os.environ, "CLUSTER_DIR": str(self.folder)},
@@ -124,7 +124,7 @@ class Cluster:
         return str(found["spec"]["clusterIP"])
 
     def need_metrics(self) -> None:
-        """Starts metrics-server, without which an HPA of processor time does nothing."""
+        """Starts metrics-server, without which an HPA on processor time does nothing."""
         if not self._has_metrics and not (self.folder / "metrics-server").exists():
             self.script("metrics")
         self._has_metrics = True
@@ -156,7 +156,7 @@ class Cluster:
         self._has_mote = True
 
     def close(self) -> None:
-        """Goes back to the machine's network, and ends the cluster if the lab began it."""
+        """Returns to the machine's network, and ends the cluster if the lab started it."""
         _enter(self._home)
         os.close(self._home)
         if self.is_ours and self.folder.exists():
@@ -164,7 +164,8 @@ class Cluster:
 
 
 class Controller:
-    """The management API of a cluster, with what experiments ask a node of ours."""
+    """The management API of a cluster, with the requests that experiments make to one of our
+    nodes."""
 
     #: Where the Service has the fronts.
     http, coap = 80, 5683
@@ -209,7 +210,7 @@ class Controller:
         return json.loads(body)
 
     def functions(self) -> list[str]:
-        """Names of what is deployed."""
+        """Names of the deployed functions."""
         return [row["name"] for row in self.get("/v1/functions")["functions"]]
 
     def instances(self, name: str) -> list[dict[str, Any]]:
@@ -223,11 +224,11 @@ class Controller:
         wait_for(f"{name} at zero", GONE_S_MAX, lambda: not self.instances(name))
 
     def stop(self) -> None:
-        """The cluster ends it."""
+        """Does nothing, because the cluster ends the controller."""
 
 
 def until(what: str, seconds: float, is_so: Callable[[], bool]) -> None:
-    """Asks ten times a second; a question that fails is asked again."""
+    """Checks ten times a second; a check that fails is repeated."""
     end = time.monotonic() + seconds
     while True:
         try:

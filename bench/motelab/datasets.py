@@ -1,7 +1,8 @@
 """Input data, generated with fixed seeds and kept in the cache: nothing is downloaded.
 
-Sizes and shapes follow the originals of the studied suite, whose licences are unclear or forbid to
-ship them. `make` is asked for one profile at a time, as the paper's sizes take a minute.
+Sizes and shapes follow the originals of the studied suite, whose licences are unclear or forbid
+shipping the originals. `make` is asked for one profile at a time, because the paper's sizes take a
+minute.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def image(path: Path, profile: str) -> None:
 
 
 def reviews(path: Path, profile: str) -> None:
-    """Texts of made-up words by Zipf's law, with words of praise and blame by score."""
+    """Texts of made-up words distributed by Zipf's law, with words of praise and blame according to
+    the score."""
     chance = random.Random(SEED)
     syllables = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
     words: list[str] = []
@@ -81,7 +83,8 @@ def reviews(path: Path, profile: str) -> None:
 
 
 def video(path: Path, profile: str) -> None:
-    """A moving picture with noise, by ffmpeg as H.264 where it is, else by OpenCV as MPEG-4."""
+    """A moving picture with noise, encoded by ffmpeg as H.264 if ffmpeg is present, otherwise by
+    OpenCV as MPEG-4."""
     width, height, frames = VIDEOS[profile]
     if shutil.which("ffmpeg"):
         source = f"testsrc2=size={width}x{height}:rate=25:duration={frames / 25}"
@@ -163,7 +166,7 @@ def _cached(cache: Path, name: str, profile: str, maker: Callable[[Path, str], N
 
 
 def make_object(cache: Path, workload: str, profile: str) -> Path:
-    """The object a workload asks the store for."""
+    """The object that a workload requests from the store."""
     name, maker = OBJECTS[workload]
     return _cached(cache, name, profile, maker)
 

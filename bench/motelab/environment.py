@@ -1,4 +1,4 @@
-"""What a result was measured on."""
+"""The environment in which a result was measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _first_line(command: list[str]) -> str:
 
 
 def machine_ticks() -> tuple[int, int]:
-    """Processor time of the machine since its start: busy, and in all."""
+    """Processor time of the machine since its start: busy time, and total time."""
     line = Path("/proc/stat").read_text().split("\n")[0]
     fields = [int(word) for word in line.split()[1:9]]
     return sum(fields) - fields[3] - fields[4], sum(fields)
@@ -54,7 +54,7 @@ def own_ticks() -> int:
 
 
 def busy_now(seconds: float = 0.5) -> float:
-    """How busy the machine is while the lab only looks: whose else it is."""
+    """How busy other programs keep the machine while the lab does nothing."""
     before = machine_ticks()
     time.sleep(seconds)
     after = machine_ticks()
@@ -67,7 +67,7 @@ def now() -> str:
 
 
 def record(binary: Path | None = None) -> dict[str, Any]:
-    """The machine and the versions of what takes part."""
+    """The machine, and the versions of the programs that take part."""
     info = Path("/proc/cpuinfo").read_text()
     memory = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())
     model = re.search(r"(?:model name|Model)\s*: (.*)", info)

@@ -1,7 +1,7 @@
-"""Targets on a real Kubernetes: cells of ours, and the same functions as plain objects.
+"""Targets on a real Kubernetes: our cells, and the same functions as plain objects.
 
-The plain objects come from `mote export kubernetes`: a Deployment, a Service and, where the number
-of instances may change, a HorizontalPodAutoscaler.
+The plain objects come from `mote export kubernetes`: a Deployment, a Service and, if the number of
+instances may change, a HorizontalPodAutoscaler.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMES = CLUSTERS
 
 
 def need_no_packages(workload: Workload, wish: Wish) -> None:
-    """A cluster of the lab has no way to a registry of packages."""
+    """Refuses packages, because a lab cluster cannot reach a package registry."""
     if wish.runtime == "python" and workload.packages:
         raise NotOffered("the lab's cluster cannot reach the packages' registry")
 
@@ -55,12 +55,12 @@ class Cells(Mote):
     outside = NODE_ADDRESS
 
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
-        """Deploys it to all cells."""
+        """Deploys the workload to all cells."""
         need_no_packages(workload, wish)
         return super().deploy(workload, profile, wish)
 
     def deploy_folder(self, name: str, folder: Path) -> Function:
-        """A folder as it is."""
+        """Deploys a folder unchanged."""
         self.node.mote("deploy", str(folder), "--name", name)
         host = self.controller.host
         return Function(name, f"http://{host}/{name}", f"coap://{host}:5683/{name}")
@@ -84,7 +84,8 @@ class Plain(Deployed):
     outside = inside = NODE_ADDRESS
 
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
-        """Exports it, makes its image, applies its objects and waits until it answers."""
+        """Exports the workload, builds its image, applies its objects and waits until it
+        answers."""
         need_no_packages(workload, wish)
         name = workload.name if wish.runtime == "python" else f"{workload.name}-{wish.runtime}"
         manifest = self.manifest(workload, profile, wish, name)
@@ -112,8 +113,8 @@ class Plain(Deployed):
             raise Failed(f"mote {' '.join(args)} failed:\n{done.stderr.strip()}")
 
     def _image(self, exported: Path, name: str) -> None:
-        """The image that `Containerfile` describes, on the first layer of a cell's image instead
-        of one from a registry: both sides have the same interpreters."""
+        """The image that `Containerfile` describes, based on the first layer of a cell's image
+        instead of an image from a registry, so that both sides have the same interpreters."""
         (base,) = images().glob("cell-base-*.tar")
         root = exported / "root"
         (root / "function").mkdir(parents=True)
@@ -145,7 +146,7 @@ class Plain(Deployed):
         self.cluster.kubectl("apply", "-f", "-", data=json.dumps(made))
 
     def remove(self, function: Function) -> None:
-        """Takes it away again, and waits until its pods are gone."""
+        """Removes the function, and waits until its pods are gone."""
         kinds = "deployment,service,hpa,networkpolicy,configmap"
         selector = f"app.kubernetes.io/name={function.name}"
         self.cluster.kubectl("delete", kinds, "-l", selector, "--ignore-not-found")

@@ -20,7 +20,7 @@ KEEPER = "keep-"
 
 
 def free_port(kind: int = socket.SOCK_STREAM) -> int:
-    """A port nobody has right now."""
+    """A port that nothing uses at the moment."""
     with socket.socket(socket.AF_INET, kind) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -74,7 +74,7 @@ class Node:
         return done.stdout
 
     def functions(self) -> list[str]:
-        """Names of what is deployed."""
+        """Names of the deployed functions."""
         return [row["name"] for row in self.get("/v1/functions")["functions"]]
 
     def ask(
@@ -98,7 +98,7 @@ class Node:
         return json.loads(body)
 
     def instances(self, name: str) -> list[dict[str, Any]]:
-        """Instances of a function that are there."""
+        """The existing instances of a function."""
         found: list[dict[str, Any]] = self.get(f"/v1/functions/{name}")["instances"]
         return [one for one in found if one["state"] not in ("stopped", "failed")]
 
@@ -108,6 +108,6 @@ class Node:
         wait_for(f"{name} at zero", GONE_S_MAX, lambda: not self.instances(name))
 
     def stop(self) -> None:
-        """Ends it."""
+        """Ends the node."""
         self.program.stop()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Paper:
-    """How people name it: in a figure, and in full."""
+    """A paper's name: a short form for figures, and the full form."""
 
     short: str
     full: str

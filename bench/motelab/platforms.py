@@ -1,6 +1,6 @@
-"""What workloads run on: a target deploys them and says where they answer.
+"""The platforms on which workloads run: a target deploys them and says where they answer.
 
-Adding a platform is a class with `deploy` and what it `offers`; see bench/README.md.
+A new platform is a class with `deploy` and a list of what it `offers`; see bench/README.md.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from motelab.services import INSIDE, Services
 
 
 class NotOffered(Failed):
-    """An experiment needs something that a target does not have; the text names it."""
+    """An experiment needs something that a target does not have; the text says what."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """How a workload should run. Targets that cannot obey a part refuse it."""
+    """How a workload should run. A target that cannot fulfil a part of the wish refuses the whole
+    wish."""
 
     runtime: str = "python"
     #: Calls at once in one instance, by threads where the runtime has such.
@@ -44,7 +45,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Function:
-    """A workload where it answers."""
+    """A workload at the address where it answers."""
 
     name: str
     url: str
@@ -61,33 +62,33 @@ class Target(ABC):
 
     @abstractmethod
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
-        """Makes it answer; replaces what answered under its name."""
+        """Makes the workload answer; replaces what answered under its name."""
 
     def remove(self, function: Function) -> None:
-        """Takes it away again; nothing where somebody else deployed it."""
+        """Removes the function; does nothing if somebody else deployed it."""
         return
 
     def to_zero(self, function: Function) -> None:
-        """Stops its instances and waits until they are gone."""
+        """Stops the function's instances and waits until they are gone."""
         raise NotOffered(f"{self.name} cannot stop a function's instances on demand")
 
     def instances(self, function: Function) -> list[dict[str, Any]]:
-        """Its instances."""
+        """The function's instances."""
         raise NotOffered(f"{self.name} does not show a function's instances")
 
     def require(self, *wanted: str) -> None:
-        """Names what is missing."""
+        """Raises an error that names what is missing."""
         for offer in wanted:
             if offer not in self.offers:
                 raise NotOffered(f"{self.name} does not support `{offer}`")
 
     def close(self) -> None:
-        """Ends what it started; nothing where that is nothing."""
+        """Ends what the target started, if anything."""
         return
 
 
 class Deployed(Target):
-    """A platform that takes functions as folders with a manifest of ours."""
+    """A platform that accepts functions as folders with one of our manifests."""
 
     services: Services
     #: The contract that the functions are written for.
@@ -96,7 +97,7 @@ class Deployed(Target):
     outside, inside = "127.0.0.1", INSIDE
 
     def manifest(self, workload: Workload, profile: str, wish: Wish, name: str) -> Manifest:
-        """What it is given beside its code."""
+        """The settings of a function in addition to its code."""
         of = workload.profiles[profile]
         env, net = self.services.environment(workload, profile, self.inside, self.outside)
         scale = {"max": wish.instances_max, **wish.scale}
@@ -105,7 +106,7 @@ class Deployed(Target):
         memory = max(of.memory_mib, 128 if wish.runtime == "node" else 0)
         is_node = wish.runtime == "node" and wish.concurrency == 1
         is_rust = wish.runtime == "rust"
-        if is_rust:
+        if wish.runtime in ("rust", "wasm"):
             env |= {"WORKLOAD": workload.name, "THREADS": str(wish.concurrency)}
         return Manifest(
             name=name,
@@ -125,8 +126,8 @@ class Deployed(Target):
 
 
 class Mote(Deployed):
-    """A node of ours that the lab starts. With `contract` the same node, and functions written
-    for another platform."""
+    """One of our nodes, started by the lab. With `contract`, the node is the same and the functions
+    are written for another platform."""
 
     offers = frozenset({"zero", "instances", "phases", "coap", "processes", "policies", "programs"})
     #: Of the names of its functions, where two targets share a platform.
@@ -140,11 +141,11 @@ class Mote(Deployed):
         self.name = contract
 
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
-        """Assembles and deploys it; packages are installed by the node, once per list."""
+        """Assembles and deploys the workload; the node installs packages, once per list."""
         suffix = "" if wish.runtime == "python" else f"-{wish.runtime}"
         name = f"{workload.name}{suffix}{self.ending}"
-        if wish.runtime == "rust" and self.contract != "mote":
-            raise NotOffered(f"the Rust workloads are servers, not handlers of {self.contract}")
+        if wish.runtime in ("rust", "wasm") and self.contract != "mote":
+            raise NotOffered(f"the Rust workloads are programs, not handlers of {self.contract}")
         if wish.runtime == "python" and workload.packages:
             self._keep_packages(workload)
         manifest = self.manifest(workload, profile, wish, name)
@@ -153,7 +154,7 @@ class Mote(Deployed):
         return self.deploy_folder(name, into)
 
     def _keep_packages(self, workload: Workload) -> None:
-        """Makes an installation outlast the workloads that use it; they come and go."""
+        """Keeps an installation after the workloads that use it are removed."""
         text = "\n".join(workload.packages) + "\n"
         name = KEEPER + hashlib.sha256(text.encode()).hexdigest()[:12]
         if name in self.node.functions():
@@ -166,7 +167,7 @@ class Mote(Deployed):
         self.node.mote("deploy", str(folder), "--name", name)
 
     def deploy_folder(self, name: str, folder: Path) -> Function:
-        """A folder as it is."""
+        """Deploys a folder unchanged."""
         self.node.mote("deploy", str(folder), "--name", name)
         return Function(
             name,
@@ -175,15 +176,15 @@ class Mote(Deployed):
         )
 
     def remove(self, function: Function) -> None:
-        """Takes it away again."""
+        """Removes the function."""
         self.node.mote("remove", function.name, "--yes")
 
     def to_zero(self, function: Function) -> None:
-        """Stops its instances and waits until they are gone."""
+        """Stops the function's instances and waits until they are gone."""
         self.node.to_zero(function.name)
 
     def instances(self, function: Function) -> list[dict[str, Any]]:
-        """Its instances."""
+        """The function's instances."""
         return self.node.instances(function.name)
 
 
@@ -198,13 +199,15 @@ class Native(Target):
         self.running: dict[str, Program] = {}
 
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
-        """Starts its server anew."""
+        """Restarts the workload's server."""
         if wish.instances_max > 1:
             raise NotOffered("native is one process and has no further instances")
         name = f"{workload.name}-{wish.runtime}"
         if name in self.running:
             self.running.pop(name).stop()
-        into = assemble(workload, "native", wish.runtime, self.work / name)
+        # Without a platform, the program runs as machine code.
+        runtime = "rust" if wish.runtime == "wasm" else wish.runtime
+        into = assemble(workload, "native", runtime, self.work / name)
         env, _ = self.services.environment(workload, profile, "127.0.0.1")
         # Functions of mote have their temporary folder in memory: so does this one.
         scratch = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
@@ -215,7 +218,7 @@ class Native(Target):
             "node": ["node", "server.mjs"],
             "rust": ["./workload-rs"],
         }
-        command = commands[wish.runtime]
+        command = commands[runtime]
         # Nothing of this machine's environment reaches a function of mote: settings of a library
         # that only one side sees would be measured as if they were the platform.
         env |= {"PATH": os.environ.get("PATH", os.defpath), "HOME": scratch, "LANG": "C.UTF-8"}
@@ -226,7 +229,7 @@ class Native(Target):
         return Function(name, f"http://127.0.0.1:{port}/")
 
     def remove(self, function: Function) -> None:
-        """Ends its server."""
+        """Ends the workload's server."""
         if function.name in self.running:
             self.running.pop(function.name).stop()
 
@@ -238,14 +241,15 @@ class Native(Target):
 
 
 class Remote(Target):
-    """Functions that somebody deployed already, each at its name below a URL: any platform, or an
-    OpenFaaS gateway with `/function`. Their packages, limits and endpoints are theirs."""
+    """Functions that somebody has already deployed, each at its name below a URL: any platform, or
+    an OpenFaaS gateway with `/function`. Their packages, limits and endpoints cannot be changed
+    here."""
 
     def __init__(self, name: str, base: str) -> None:
         self.name, self.base = name, base.rstrip("/")
 
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
-        """Where it should answer."""
+        """The address where the function should answer."""
         suffix = "" if wish.runtime == "python" else f"-{wish.runtime}"
         name = f"{workload.name}{suffix}"
         return Function(name, f"{self.base}/{name}")

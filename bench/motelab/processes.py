@@ -1,4 +1,5 @@
-"""Programs the lab starts: found ready by what they print, ended by process id."""
+"""Programs that the lab starts: their output shows when they are ready, and they are ended by
+process id."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ class Failed(Exception):
 
 
 def cargo_profile(binary: Path) -> str:
-    """The cargo profile that puts a binary there; only `dev` has a folder of another name."""
+    """The cargo profile that puts a binary there; only the folder of `dev` has a different name."""
     folder = binary.parent.name
     return "dev" if folder == "debug" else folder
 
 
 class Program:
-    """A program under the lab's care. Use as a context manager."""
+    """A program that the lab starts and ends. Use as a context manager."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Program:
         return self.process.pid
 
     def first_line(self, within: float = READY_S_MAX) -> str:
-        """What it prints when it is ready."""
+        """The line that the program prints when it is ready."""
         output, end, found = self.process.stdout, time.monotonic() + within, b""
         assert output is not None
         while b"\n" not in found:
@@ -77,7 +78,7 @@ class Program:
         return found.decode().splitlines()[0]
 
     def stop(self) -> None:
-        """Ends it, forcibly when it takes too long."""
+        """Ends the program, by force if it takes too long."""
         self.process.terminate()
         try:
             self.process.wait(STOP_S_MAX)

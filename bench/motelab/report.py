@@ -1,5 +1,5 @@
-"""One page with every run: figures, tables, tests, the papers' numbers beside ours. Fetches
-nothing and runs no script."""
+"""One page with every run: figures, tables and tests, with the papers' numbers next to ours. The
+page fetches nothing and runs no script."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ UNITS = {"_ms": "ms", "_mib": "MiB", "_s": "s"}
 
 
 def heading(name: str, time_unit: str) -> str:
-    """A column's name with its unit, where it has one."""
+    """A column's name with its unit, if it has one."""
     if name in TIMES:
         return f"{name} ({time_unit})".replace("_", " ")
     if name in OTHERS:
@@ -67,7 +67,7 @@ def heading(name: str, time_unit: str) -> str:
 
 
 def lines(rows: list[dict[str, Any]], time_unit: str = "s", most: int = 40) -> list[str]:
-    """A table for a terminal, whose head has the units."""
+    """A table for a terminal, with units in the head."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = [[heading(name, time_unit) for name in columns]]
     cells += [[text_of(row.get(name)) for name in columns] for row in rows[:most]]
@@ -83,7 +83,7 @@ def lines(rows: list[dict[str, Any]], time_unit: str = "s", most: int = 40) -> l
 
 
 def table(rows: list[dict[str, Any]], time_unit: str = "s") -> str:
-    """A table whose columns are those of all rows."""
+    """A table whose columns are those of all rows together."""
     if not rows:
         return "<p>No rows.</p>"
     columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -99,7 +99,7 @@ def table(rows: list[dict[str, Any]], time_unit: str = "s") -> str:
 
 
 def tests_table(tests: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rank tests as rows; per function where there are functions."""
+    """Rank tests as rows; one row per function if there are functions."""
     if not tests:
         return []
     by_function = {"": tests} if "kruskal_wallis" in tests else tests
@@ -166,7 +166,7 @@ def section(run: Stored, paths: list[Path]) -> str:
 
 
 def _failed(failed: list[dict[str, Any]]) -> str:
-    """The runs that failed, with the reason; what stands below of them is of an earlier run."""
+    """The failed runs with their reasons; results shown below them are from an earlier run."""
     if not failed:
         return ""
     lines = "".join(
@@ -202,7 +202,7 @@ def _golden() -> str:
 
 
 def write(folder: Path, target: Path) -> Path:
-    """Draws every run below `folder` anew and writes the page."""
+    """Redraws every run below `folder` and writes the page."""
     runs, failed = stored(folder), failures(folder)
     if not runs and not failed:
         raise Failed(f"{folder}: no runs yet; ./lab run NAME creates one")

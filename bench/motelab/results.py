@@ -1,4 +1,4 @@
-"""What an experiment leaves: raw rows, a summary with the environment, figures.
+"""What an experiment stores: raw rows, a summary with the environment, and figures.
 
 A folder per run: `rows.csv.gz`, further tables, `summary.json`, `*.png`. The JSON form only grows.
 """
@@ -38,7 +38,7 @@ def nothing(missing: list[str]) -> Outcome:
 
 @dataclass(frozen=True)
 class Stored:
-    """A run as it lies on the disk."""
+    """A run as it is stored on disk."""
 
     folder: Path
     summary: dict[str, Any]
@@ -51,19 +51,19 @@ class Stored:
 
 
 def write_failure(folder: Path, head: dict[str, Any], reason: str) -> None:
-    """Stores why a run failed, next to the results of an earlier run where there are some."""
+    """Stores why a run failed, next to the results of an earlier run if there are any."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"version": VERSION, **head, "failed": reason}, indent=1, default=_plain)
     (folder / FAILURE).write_text(text + "\n")
 
 
 def failures(folder: Path) -> list[dict[str, Any]]:
-    """The failed runs below a folder that were not repeated with success since, by name."""
+    """The failed runs below a folder that have not succeeded since, by name."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{FAILURE}"))]
 
 
 def write(folder: Path, head: dict[str, Any], outcome: Outcome) -> Stored:
-    """Stores a run, and gives it back as [`read`] would."""
+    """Stores a run, and returns it as [`read`] would."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         if old.suffix in (".gz", ".png", ".svg", ".json"):
@@ -89,7 +89,7 @@ def write(folder: Path, head: dict[str, Any], outcome: Outcome) -> Stored:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy as Python's own."""
+    """Converts numpy's numbers to Python's."""
     if hasattr(value, "item"):
         return value.item()
     raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -1,4 +1,4 @@
-"""What workloads talk to: an S3 store and a static file server, both real."""
+"""The services that workloads use: an S3 store and a static file server, both real."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ PIDFD_GETFD = 438
 
 
 class MissingService(Failed):
-    """A service that is not installed: its workloads are left out, and that is said."""
+    """A service is not installed. Its workloads are left out, and the lab reports that."""
 
 
 def send_at_once(pid: int) -> None:
-    """Lets a server's small pieces go out at once, though it does not ask for that itself.
+    """Makes a server send small pieces at once, which the server does not request itself.
 
-    s3s-fs writes objects in pieces of 8 KiB, and the kernel holds each back until the one before is
-    acknowledged: a download takes 30 or 150 ms by how its reader happens to read, which would be
-    measured as if it were the platform's. Connections take this over from their listener.
+    s3s-fs writes objects in pieces of 8 KiB, and the kernel holds each piece back until the
+    previous one is acknowledged. A download then takes 30 or 150 ms, depending on how its reader
+    happens to read, and the measurement would attribute this to the platform. Connections inherit
+    the setting from their listener.
     """
     libc, process = ctypes.CDLL(None, use_errno=True), os.pidfd_open(pid)
     try:
@@ -56,7 +57,7 @@ def send_at_once(pid: int) -> None:
 
 
 class S3Store:
-    """s3s-fs on a folder of its own that goes with it."""
+    """s3s-fs on a temporary folder, which is removed with it."""
 
     def __init__(self, log: Path) -> None:
         if not STORE.exists():
@@ -94,7 +95,7 @@ class S3Store:
         )
 
     def put(self, path: Path) -> None:
-        """An input object, with its MD5 beside it."""
+        """Stores an input object, with its MD5 next to it."""
         client = self.client()
         try:
             client.head_object(Bucket="input", Key=path.name)
@@ -109,7 +110,7 @@ class S3Store:
         return int(self.client().list_objects_v2(Bucket=bucket).get("KeyCount", 0))
 
     def stop(self) -> None:
-        """Ends it and removes what it stored."""
+        """Ends the store and removes what it stored."""
         self.program.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -127,12 +128,12 @@ class StaticServer:
         self.port = int(self.program.first_line())
 
     def stop(self) -> None:
-        """Ends it."""
+        """Ends the server."""
         self.program.stop()
 
 
 class Services:
-    """Started when they are first asked for, ended together."""
+    """Services that are started on first use and ended together."""
 
     def __init__(self, cache: Path, binaries: Path, logs: Path) -> None:
         self.cache, self.binaries, self.logs = cache, binaries, logs
@@ -156,8 +157,9 @@ class Services:
     def environment(
         self, workload: Workload, profile: str, host: str, outside: str = "127.0.0.1"
     ) -> tuple[dict[str, str], tuple[str, ...]]:
-        """What a workload finds in its environment, and where it may connect: the servers are at
-        `host` for the workload, and at `outside` for the platform that connects it."""
+        """The environment variables of a workload, and the addresses to which it may connect:
+        the servers are at `host` for the workload, and at `outside` for the platform that
+        connects it."""
         env, net = {}, []
         if "s3" in workload.needs:
             store = self.store()

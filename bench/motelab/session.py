@@ -1,4 +1,4 @@
-"""One sitting of the lab: where things are, what runs, which targets take part."""
+"""One session of the lab: where things are, what runs, and which targets take part."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ PROFILE_SIZES = {"smoke": 0, "edge": 1, "paper": 2}
 
 
 def binary_folder() -> Path:
-    """Where cargo put what is measured; MOTE_BENCH_PROFILE names another profile than release."""
+    """Where cargo puts the measured binaries; MOTE_BENCH_PROFILE names a profile other than
+    release."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     return target / os.environ.get("MOTE_BENCH_PROFILE", "release")
 
 
 @dataclass
 class Lab:
-    """Use as a context manager: what it started ends with it."""
+    """Use as a context manager: everything that the lab started ends with it."""
 
     profile: str = "smoke"
     target_names: list[str] = field(default_factory=lambda: ["mote", "native"])
@@ -57,12 +58,12 @@ class Lab:
 
     @cached_property
     def node(self) -> Node:
-        """A node of ours, started when it is first asked for."""
+        """One of our nodes, started on first use."""
         return Node(self.mote, self.cache / "node", self.logs)
 
     @property
     def targets(self) -> list[Target]:
-        """Those that take part."""
+        """The targets that take part."""
         return [self.target(name) for name in self.target_names]
 
     def target(self, name: str) -> Target:
@@ -93,15 +94,16 @@ class Lab:
         return (smoke, edge, paper)[PROFILE_SIZES[self.profile]]
 
     def workloads(self, default: list[Workload]) -> list[Workload]:
-        """Those asked for, or the experiment's own."""
+        """The workloads that were asked for, otherwise the experiment's own."""
         return self.only or default
 
     def params(self, workload: Workload) -> dict[str, str]:
-        """Of this profile."""
+        """The parameters of this profile."""
         return workload.profiles[self.profile].params
 
     def deploy(self, target: Target, workload: Workload, wish: Wish) -> tuple[Function, Call]:
-        """Deploys, and proves by one call that it works; that call also makes it warm."""
+        """Deploys a workload, and checks with one call that it works; that call also makes it
+        warm."""
         function = target.deploy(workload, self.profile, wish)
         first = call(function.url, self.params(workload), wish.timeout_s)
         return function, required(first, f"{workload.name} on {target.name}")
@@ -111,7 +113,7 @@ class Lab:
         return bench(self.mote, url, load)
 
     def say(self, text: str) -> None:
-        """Progress, for who waits."""
+        """Prints progress for whoever waits."""
         if not self.quiet:
             print(f"  {text}", flush=True)
 

@@ -54,7 +54,7 @@ class GroupTest:
 
 @dataclass(frozen=True)
 class Summary:
-    """A sample in numbers; `std` has n - 1 in the divisor, `p95` is interpolated linearly."""
+    """A sample in numbers; `std` divides by n - 1, and `p95` is interpolated linearly."""
 
     n: int
     mean: float
@@ -68,7 +68,7 @@ class Summary:
     high: float
 
     def as_dict(self) -> dict[str, float]:
-        """By name, for JSON; what is undefined is left out."""
+        """The values by name, for JSON; undefined values are left out."""
         return {key: value for key, value in asdict(self).items() if math.isfinite(value)}
 
 
@@ -128,9 +128,9 @@ def summary(values: ArrayLike) -> Summary:
 
 
 def blocked_median(blocks: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """The median of all values and its 95 % interval, where values of a block have more in common
-    than the work. By drawing blocks, then values of each, with the same seed every time: no shape
-    is assumed."""
+    """The median of all values and its 95 % interval, when the values of a block have more in
+    common than the work. The method draws blocks and then values from each block, with the same
+    seed every time, and assumes no distribution."""
     every = [_floats(block) for block in blocks if len(block)]
     if not every:
         raise ValueError("a median needs values")
@@ -144,15 +144,15 @@ def blocked_median(blocks: Sequence[Sequence[float]]) -> tuple[float, float, flo
 
 
 def cdf(latencies: ArrayLike, failed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Shares of all operations that took no longer; failures count as longer than any answer, so
-    that the curve ends at the share of successes."""
+    """The share of all operations that took at most this long. Failures count as longer than any
+    answer, so that the curve ends at the share of successes."""
     x = np.sort(_floats(latencies))
     offered = len(x) + failed
     return x, np.arange(1, len(x) + 1) / max(offered, 1)
 
 
 def compare(samples: Mapping[str, Sequence[float]]) -> dict[str, object]:
-    """The tests the study makes, of samples by name: all groups, then each pair."""
+    """The tests that the study makes on samples by name: all groups, then each pair."""
     known = {name: values for name, values in samples.items() if len(values)}
     if len(known) < 2:
         return {}
@@ -170,7 +170,8 @@ def histogram5(values: ArrayLike) -> list[int]:
 
 
 def concurrency(intervals: Sequence[tuple[float, float]]) -> int:
-    """The most intervals that overlap; one that ends as another begins does not."""
+    """The largest number of intervals that overlap; an interval that ends when another begins does
+    not overlap it."""
     events = sorted(
         [(start, 1) for start, _ in intervals] + [(end, -1) for _, end in intervals],
     )

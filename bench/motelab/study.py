@@ -1,7 +1,8 @@
 """What the study of Kubernetes distributions for the edge claims, computed from its raw data.
 
 The data and their licence are in `reference/edge-k8s-study`. `claims()` gives every row of
-`statistics.csv` in the words of that file; tests compare both. Pure but for reading the files.
+`statistics.csv` in the words of that file; tests compare the two. The module is pure except for
+reading the files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How figures look: one set of colours that colour-blind readers tell apart, one size of text."""
+"""The style of figures: one set of colours that colour-blind readers can distinguish, and one text
+size."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def note(made: Figure, text: str) -> None:
 
 
 def nothing(text: str) -> Figure:
-    """In place of a figure that has no data."""
+    """A placeholder for a figure that has no data."""
     made, axes = figure(6, 1.4)
     axes.axis("off")
     axes.text(0.5, 0.5, text, ha="center", va="center", wrap=True)
@@ -89,7 +90,7 @@ def rounded(value: float, digits: int = 2) -> str:
 
 
 def log_seconds(axes: Axes, which: str = "y") -> None:
-    """Logarithmic times, written as people say them."""
+    """Logarithmic times, labelled as people write them."""
     getattr(axes, f"set_{which}scale")("log")
     axis = axes.yaxis if which == "y" else axes.xaxis
     low, high = axis.get_view_interval()
@@ -123,7 +124,7 @@ def grouped_bars(
 
 
 def slant(axes: Axes) -> None:
-    """Long labels that do not run into each other."""
+    """Slants long labels so that they do not overlap."""
     axes.tick_params(axis="x", rotation=40)
     for label in axes.get_xticklabels():
         label.set_horizontalalignment("right")

@@ -1,4 +1,4 @@
-"""What tests share: where the binaries are, and a sitting of the lab that leaves nothing."""
+"""What tests share: the paths of the binaries, and a lab session that leaves nothing behind."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from motelab.session import Lab, binary_folder
 
 
 def require(path: Path, how: str) -> None:
-    """Skips loudly where something was not built."""
+    """Skips with a visible message if something was not built."""
     if not path.exists():
         pytest.skip(f"{path.name} is not built: {how}")
 

@@ -1,4 +1,4 @@
-"""The lab's targets on Kubernetes, as far as they need no cluster."""
+"""The parts of the lab's Kubernetes targets that need no cluster."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_binaries_are_named_when_missing(tmp_path) -> None:
 
 
 class Elsewhere:
-    """A sitting in which the services of workloads cannot be had."""
+    """A session in which the services of workloads are not available."""
 
     def __init__(self, lab, tmp_path: Path) -> None:
         self.lab, self.binaries = lab, lab.services.binaries

@@ -1,5 +1,5 @@
-"""Every workload at its smallest size, by its plain HTTP adapter: does the work, proves it, and
-leaves nothing behind."""
+"""Runs every workload at its smallest size with its plain HTTP adapter: it does the work, proves
+it, and leaves nothing behind."""
 
 import importlib.util
 import sys
@@ -39,7 +39,7 @@ def deployed(lab, workload, runtime="python", **wish):
         pytest.skip("no S3 store: scripts/lab-setup.sh store builds it")
     if "static" in workload.needs and not (lab.binaries / "bench_static").exists():
         pytest.skip("bench_static is not built")
-    if runtime == "rust" and not TWINS.exists():
+    if runtime in ("rust", "wasm") and not TWINS.exists():
         pytest.skip("Rust workloads are not built: scripts/lab-setup.sh twins builds them")
     return lab.target("native").deploy(workload, "smoke", Wish(runtime=runtime, **wish))
 

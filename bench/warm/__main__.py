@@ -76,7 +76,7 @@ def main() -> int:
     broken: list[str] = []
 
     def attempt(name: str, work: Callable[[], list[Outcome]]) -> None:
-        """A part that breaks is said aloud and fails the run, but not the parts after it."""
+        """A part that fails prints its error and fails the run, but the later parts still run."""
         try:
             outcomes.extend(work())
         except (Exception, SystemExit):
@@ -97,7 +97,7 @@ def main() -> int:
     for name in broken:
         print(f"{name:34} BROKEN, see above")
     print(f"written to {path.relative_to(ROOT)}")
-    return 1 if broken else 0
+    return 1 if broken or any(outcome.met is False for outcome in outcomes) else 0
 
 
 def write(described: dict, options: argparse.Namespace, outcomes: list[Outcome],

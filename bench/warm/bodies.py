@@ -1,7 +1,7 @@
 """Bodies of 1 GiB through a node: in, out and both, and the memory they cost the node.
 
-What arrives is checked, byte count and hash; memory is sampled, and the kernel's own peak is
-reset before each transfer and read after it, so nothing falls between two samples.
+The bytes that arrive are checked by count and hash. Memory is sampled, and the kernel's own peak is
+reset before each transfer and read after it, so that no peak between two samples is missed.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def expected(size: int) -> str:
 
 
 def transfer(node: Node, path: str, sent: int, received: int = 0, paced: bool = False) -> None:
-    """Sends and receives so many bytes and checks every one of them."""
+    """Sends and receives this many bytes and checks every one of them."""
     with connect(node.http) as sock:
         sock.settimeout(SOCKET_TIMEOUT_S)
         # What is echoed must be read while the rest is still being sent.
@@ -132,7 +132,7 @@ def transfer(node: Node, path: str, sent: int, received: int = 0, paced: bool = 
 
 
 def read_slowly(node: Node, path: str, sent: int) -> float:
-    """Takes 1 MiB a second for a while, then goes away; answers how many MiB it took."""
+    """Reads 1 MiB a second for a while, then disconnects; returns how many MiB it read."""
     with connect(node.http, receive_buffer=64 << 10) as sock:
         sock.settimeout(SOCKET_TIMEOUT_S)
         sender = threading.Thread(target=send_until_closed, args=(sock, path, sent))

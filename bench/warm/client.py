@@ -1,4 +1,4 @@
-"""The least HTTP/1.1 a measurement needs: exact about framing, no buffers it does not say."""
+"""The minimum of HTTP/1.1 that a measurement needs: exact about framing, without hidden buffers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ READ_BYTES = 256 << 10
 
 
 class Answer:
-    """A head and the way to its body."""
+    """A head, and the way to read its body."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -37,7 +37,7 @@ class Answer:
             yield piece
 
     def chunks(self, limit: int = READ_BYTES) -> Iterator[bytes]:
-        """The body in pieces; at most `limit` bytes are asked of the socket at once."""
+        """The body in pieces; at most `limit` bytes are read from the socket at once."""
         if "content-length" in self.headers:
             yield from self._take(int(self.headers["content-length"]), limit)
             return

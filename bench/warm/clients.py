@@ -1,4 +1,4 @@
-"""Many clients, an exact number of operations each: every one is answered, and in time."""
+"""Many clients with an exact number of operations each: every operation is answered in time."""
 
 from __future__ import annotations
 

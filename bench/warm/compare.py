@@ -1,4 +1,4 @@
-"""mote beside each language's own web server, in alternation on one machine.
+"""Compares mote with each language's own web server, in alternation on one machine.
 
 Medians, ratios and CPU per request of front, worker and generator. Absolute numbers mean little on
 a shared machine: the ratios, taken in alternation within one run, are the point.
@@ -6,7 +6,9 @@ a shared machine: the ratios, taken in alternation within one run, are the point
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import resource
 import shutil
@@ -15,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +26,13 @@ from outcome import Outcome
 
 TARGET = binaries()
 CACHE = ROOT / ".cache"
+# The interpreters of tests/package.json, which functions use as well.
+MODULES = CACHE / "test-node" / "node_modules"
+ARM = os.uname().machine == "aarch64"
+DENO_PROGRAM = MODULES / ("@deno/linux-arm64-glibc" if ARM else "@deno/linux-x64-glibc") / "deno"
+BUN_PROGRAM = (
+    MODULES / ("@oven/bun-linux-aarch64" if ARM else "@oven/bun-linux-x64-baseline") / "bin" / "bun"
+)
 
 NATIVE_NODE = """
 import http from 'node:http';
@@ -33,6 +43,12 @@ http.createServer((request, response) => {
   response.setHeader('content-type', 'text/plain');
   response.end(request.url === '/sieve' ? String(sieve(1000)) : 'mote');
 }).listen(port, '127.0.0.1');
+"""
+DENO = """
+Deno.serve({ port: Number(Deno.args[0]), hostname: "127.0.0.1", onListen() {} }, () => new Response("mote"));
+"""
+BUN = """
+Bun.serve({ port: Number(process.argv[2]), hostname: "127.0.0.1", fetch: () => new Response("mote") });
 """
 NATIVE_COAP = """
 import coap from 'coap';
@@ -58,7 +74,7 @@ PROGRAMS = {
 
 @dataclass
 class Target:
-    """Something under load: where it listens, and the processes whose CPU is counted."""
+    """Something under load: its address, and the processes whose CPU time is counted."""
 
     name: str
     url: str
@@ -76,10 +92,20 @@ class Run:
     worker_us: float
     generator_us: float
 
+    @property
+    def server_us(self) -> float:
+        """Processor time of a request, without the generator's."""
+        return self.front_us + self.worker_us
+
 
 @dataclass
 class Row:
-    """One comparison: the subject's median over the baseline's, against a bar."""
+    """One comparison: the subject's median over the baseline's, against a bar.
+
+    `also` compares further measures of the same runs, each with the largest ratio that meets its
+    bar. `place` is where the processes run: "shared" leaves it to the kernel, "busy" adds a program
+    that takes one processor whole, "apart" gives the servers one processor and wrk another.
+    """
 
     name: str
     subject: str
@@ -88,6 +114,8 @@ class Row:
     measure: str
     bar: float
     at_least: bool = True
+    also: dict[str, float] = field(default_factory=dict)
+    place: str = "shared"
     runs: dict[str, list[Run]] = field(default_factory=dict)
 
 
@@ -106,6 +134,36 @@ def cpu_ns(pid: int | None) -> int:
 def milliseconds(text: str) -> float:
     number, unit = re.fullmatch(r"(-?[\d.]+)(us|ms|s|m|h)", text).groups()
     return float(number) * {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4}[unit]
+
+
+@contextlib.contextmanager
+def placed(place: str, targets: list[Target]) -> Iterator[None]:
+    """Where servers and generator run; afterwards the kernel decides again."""
+    everywhere = os.sched_getaffinity(0)
+    pids = [pid for target in targets for pid in (target.front, target.worker) if pid]
+    busy = subprocess.Popen(["sh", "-c", "while :; do :; done"]) if place == "busy" else None
+    servers, generator = everywhere, everywhere
+    if place == "apart":
+        first, second, *_ = sorted(everywhere)
+        servers, generator = {first}, {second}
+    try:
+        for pid in pids:
+            pin(pid, servers)
+        os.sched_setaffinity(0, generator)  # wrk inherits it
+        yield
+    finally:
+        os.sched_setaffinity(0, everywhere)
+        for pid in pids:
+            pin(pid, everywhere)
+        if busy:
+            busy.kill()
+            busy.wait()
+
+
+def pin(pid: int, processors: set[int]) -> None:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(task.name), processors)
 
 
 def load_http(target: Target, connections: int, seconds: float) -> Run:
@@ -159,7 +217,7 @@ def load(target: Target, connections: int, seconds: float) -> Run:
 
 
 class Servers:
-    """Everything that is compared, started once; ended by process id."""
+    """Everything that is compared, started once and ended by process id."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -193,6 +251,13 @@ class Servers:
         node = self.spawn(["node", str(script), str(port)], port)
         self.add("native node", node, port)
         self.add("native node sieve", node, port, "/sieve")
+        for name, source, command in (
+            ("deno", DENO, [str(DENO_PROGRAM), "run", "-A"]), ("bun", BUN, [str(BUN_PROGRAM)]),
+        ):
+            script = self.folder / f"{name}.ts"
+            script.write_text(source)
+            port = free_port()
+            self.add(name, self.spawn([*command, str(script), str(port)], port), port)
         proxy_port = free_port()
         proxy = self.spawn([str(TARGET / "bench_proxy"), str(proxy_port), str(port)], proxy_port)
         self.add("plain proxy to node", proxy, proxy_port)
@@ -231,15 +296,16 @@ class Servers:
         raise SystemExit("the CoAP server of npm does not answer")
 
     def start_mote(self) -> None:
-        node = self.node = Node()
+        path = os.pathsep.join([str(DENO_PROGRAM.parent), str(BUN_PROGRAM.parent), os.environ["PATH"]])
+        node = self.node = Node(path=path)
         names = ("hello-node", "hello-python", "sieve-node")
         folders = [self.kept_ready(ROOT / "examples" / name) for name in names]
+        folders += [self.interpreted(runtime) for runtime in ("bun", "deno")]
         folders += [self.compile(name, compiler) for name, compiler in PROGRAMS.items()]
         for folder in folders:
-            before = workers(node.pid)
             node.deploy(folder)
             # Programs of a call come and go; their processor time is nobody's to read.
-            worker = None if folder.name in PROGRAMS else (workers(node.pid) - before).pop()
+            worker = None if folder.name in PROGRAMS else worker_of(node, folder.name)
             title = f"mote {folder.name}"
             url = f"http://127.0.0.1:{node.http}/{folder.name}"
             self.targets[title] = Target(title, url, node.pid, worker)
@@ -248,16 +314,26 @@ class Servers:
         self.targets["mote coap"] = Target("mote coap", url, node.pid, worker)
 
     def kept_ready(self, example: Path) -> Path:
-        """A copy of an example with one instance, as its rival has one process, that stays: it is
-        measured in every run."""
+        """A copy of an example with one instance that is kept, as its rival has one process; the
+        copy is measured in every run."""
         folder = self.folder / example.name
         shutil.copytree(example, folder)
         with (folder / "mote.toml").open("a") as manifest:
             manifest.write('\n[scale]\nstart = "always"\nmax = 1\n')
         return folder
 
+    def interpreted(self, runtime: str) -> Path:
+        """hello-node with another interpreter."""
+        folder = self.folder / f"hello-{runtime}"
+        shutil.copytree(ROOT / "examples" / "hello-node", folder)
+        manifest = folder / "mote.toml"
+        text = manifest.read_text().replace('runtime = "node"', f'runtime = "{runtime}"')
+        text = text.replace('name = "hello-node"', f'name = "hello-{runtime}"')
+        manifest.write_text(f'{text}\n[scale]\nstart = "always"\nmax = 1\n')
+        return folder
+
     def compile(self, name: str, compiler: list[str]) -> Path:
-        """A function of one static program, in a folder of its own."""
+        """A function that consists of one static program, in a separate folder."""
         folder = self.folder / name
         shutil.copytree(ROOT / "bench" / "functions" / "answer-program", folder)
         built = ["-O2", "-static", "-o", str(folder / "answer"), str(folder / "answer.c")]
@@ -286,27 +362,36 @@ def child_of(pid: int) -> int | None:
     return children[0] if children else None
 
 
-def workers(pid: int) -> set[int]:
-    """Interpreters below the node that have a function: those that wait see no code."""
-    level = [pid]
-    for _ in range(3):  # the helper, first processes of sandboxes, their programs
-        level = [child for parent in level for child in children_of(parent)]
-
-    def has_function(program: int) -> bool:
-        try:
-            return any(Path(f"/proc/{program}/root/function").iterdir())
-        except OSError:
-            return False  # it has just ended
-
-    return {program for program in level if has_function(program)}
+def worker_of(node: Node, function: str) -> int | None:
+    """The program of a function's only instance; the node shows the first process above it."""
+    described = json.loads(node.mote("describe", function, "-o", "json"))
+    return child_of(described["instances"][0]["pid"])
 
 
 FEW = (1, 2, 4, 8)
+# With few clients, a server may cost a little more than the language's own, and never wait longer.
+LIGHT = {"p99_ms": 1.5, "server_us": 1.5}
 ROWS = [
-    *(Row(f"node {few} throughput", "mote hello-node", "native node", few, "per_second", 1.0)
+    *(Row(f"{language} {few} {place}", f"mote hello-{language}", baseline, few, "per_second",
+          0.8 if (place, few) == ("apart", 1) else 0.9, also=LIGHT, place=place)
+      for place in ("shared", "apart") for language, baseline in (("node", "native node"),
+                                                                  ("python", "uvicorn"))
       for few in FEW),
-    *(Row(f"python {few} over uvicorn", "mote hello-python", "uvicorn", few, "per_second", 1.0)
-      for few in FEW),
+    *(Row(f"{language} {few} busy, p99", f"mote hello-{language}", baseline, few, "p99_ms", 2.0,
+          at_least=False, place="busy")
+      for language, baseline in (("node", "native node"), ("python", "uvicorn")) for few in FEW),
+    *(Row(f"bun {many} over deno, apart", "mote hello-bun", "deno", many, "per_second", 1.0,
+          place="apart") for many in (64, 256)),
+    *(Row(f"deno {many} over deno, apart", "mote hello-deno", "deno", many, "per_second", 0.0,
+          place="apart") for many in (64, 256)),
+    *(Row(f"bun {many} over bun, apart", "mote hello-bun", "bun", many, "per_second", 0.0,
+          place="apart") for many in (64, 256)),
+    *(Row(f"node {many} apart", "mote hello-node", "native node", many, "per_second", 2.5,
+          place="apart") for many in (64, 256)),
+    *(Row(f"python {many} over uvicorn, apart", "mote hello-python", "uvicorn", many, "per_second",
+          2.2, place="apart") for many in (64, 256)),
+    *(Row(f"python {many} over granian, apart", "mote hello-python", "granian", many, "per_second",
+          1.6, place="apart") for many in (64, 256)),
     *(Row(f"coap over npm coap {few}", "mote coap", "native coap", few, "per_second", 1.2)
       for few in (1, 4)),
     Row("node 64 throughput", "mote hello-node", "native node", 64, "per_second", 2.0),
@@ -333,7 +418,7 @@ ROWS = [
 
 
 def start(folder: Path, rows: list[Row]) -> Servers:
-    """Everything the rows compare, running and warm; to be stopped by the caller."""
+    """Everything that the rows compare, running and warm; the caller must stop it."""
     servers = Servers(folder)
     try:
         servers.start_natives()
@@ -350,9 +435,10 @@ def start(folder: Path, rows: list[Row]) -> Servers:
 
 def measure(servers: Servers, row: Row, rounds: int, seconds: float) -> list[Outcome]:
     row.runs = {row.subject: [], row.baseline: []}
-    for _ in range(rounds):
-        for name, runs in row.runs.items():
-            runs.append(load(servers.targets[name], row.connections, seconds))
+    with placed(row.place, [servers.targets[name] for name in row.runs]):
+        for _ in range(rounds):
+            for name, runs in row.runs.items():
+                runs.append(load(servers.targets[name], row.connections, seconds))
     return show(row)
 
 
@@ -365,20 +451,24 @@ def median(runs: list[Run], measure: str) -> float:
     return statistics.median(getattr(run, measure) for run in runs)
 
 
-def ratio(row: Row) -> float:
-    baseline = median(row.runs[row.baseline], row.measure)
-    return median(row.runs[row.subject], row.measure) / baseline if baseline else 0.0
+def ratio(row: Row, measure: str) -> float:
+    baseline = median(row.runs[row.baseline], measure)
+    return median(row.runs[row.subject], measure) / baseline if baseline else 0.0
 
 
 def show(row: Row) -> list[Outcome]:
-    """Prints a row with what it was made of."""
+    """Prints a row with the values it was calculated from."""
     detail = {
         "subject": row.subject, "baseline": row.baseline, "connections": row.connections,
-        "measure": row.measure,
+        "measure": row.measure, "place": row.place,
         "runs": {name: [vars(run) for run in runs] for name, runs in row.runs.items()},
     }
     bar = row.bar or None
-    outcomes = [Outcome(row.name, ratio(row), "x", bar, at_least=row.at_least, detail=detail)]
+    outcomes = [Outcome(row.name, ratio(row, row.measure), "x", bar, at_least=row.at_least,
+                        detail=detail)]
+    names = {"p99_ms": "p99", "server_us": "processor time"}
+    outcomes += [Outcome(f"  {names[measure]}", ratio(row, measure), "x", most)
+                 for measure, most in row.also.items()]
     if row.name == FRONT_CPU_ROW:
         front_us = median(row.runs[row.subject], "front_us")
         outcomes.append(Outcome("front's CPU per request at 64", front_us, "us", FRONT_CPU_BAR_US))

@@ -1,4 +1,4 @@
-"""What the platform adds to a call: t1 to t2 and t3 to t4, as Server-Timing reports it."""
+"""What the platform adds to a call: t1 to t2 and t3 to t4, as Server-Timing reports them."""
 
 from __future__ import annotations
 

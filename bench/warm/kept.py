@@ -1,4 +1,4 @@
-"""Kept connections: what ten thousand that have each done one request and now idle cost."""
+"""Kept connections: the cost of ten thousand that have each done one request and are now idle."""
 
 from __future__ import annotations
 

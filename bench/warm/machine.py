@@ -1,4 +1,4 @@
-"""What a result was measured on."""
+"""The environment in which a result was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A node of ours on a folder of its own: started, deployed to, looked at, ended by process id."""
+"""One of our nodes on a temporary folder: started, deployed to, inspected, and ended by process
+id."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ STOP_SECONDS_MAX = 40
 
 
 def binaries(profile: str = "") -> Path:
-    """Where cargo put what is measured; MOTE_BENCH_PROFILE names another profile than release."""
+    """Where cargo puts the measured binaries; MOTE_BENCH_PROFILE names a profile other than
+    release."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     return target / (profile or os.environ.get("MOTE_BENCH_PROFILE", "release"))
 
@@ -30,9 +32,10 @@ def free_port(kind: int = socket.SOCK_STREAM) -> int:
 class Node:
     """`mote up` with everything it needs in a temporary folder. Use as a context manager."""
 
-    def __init__(self, *flags: str, under: tuple[str, ...] = (), binary: str = "") -> None:
-        """`under` is a command that executes what follows it, such as `unshare`; `binary` is
-        another build than the one of this tree."""
+    def __init__(self, *flags: str, under: tuple[str, ...] = (), binary: str = "",
+                 path: str = "") -> None:
+        """`under` is a command that executes what follows it, such as `unshare`; `binary` is a
+        build other than that of this tree; `path` is where the node finds interpreters."""
         self.folder = Path(tempfile.mkdtemp(prefix="mote-warm"))
         self.folder.chmod(0o755)  # functions run as users of their own
         self.http, self.coap = free_port(), free_port(socket.SOCK_DGRAM)
@@ -41,11 +44,13 @@ class Node:
         self.socket = str(admin)
         self.environment = {**os.environ, "MOTE_SOCKET": str(admin)}
         self.environment.pop("MOTE_NODE", None)
+        if path:
+            self.environment["PATH"] = path
         self.log = (self.folder / "log").open("w")
         self.process = subprocess.Popen(
             [*under, self.binary, "up", "--data", str(self.folder / "data"), "--socket", str(admin),
              "--http", f"127.0.0.1:{self.http}", "--coap", f"127.0.0.1:{self.coap}", *flags],
-            stdout=subprocess.PIPE, stderr=self.log, text=True,
+            stdout=subprocess.PIPE, stderr=self.log, text=True, env=self.environment,
         )
         # It says so once it is ready, or closes its output.
         if " is ready in " not in self.process.stdout.readline():
@@ -69,7 +74,7 @@ class Node:
             self.mote("deploy", str(folder))
 
     def memory_kib(self) -> dict[str, int]:
-        """Resident memory of the node's own process, helper and functions not included."""
+        """Resident memory of the node's own process, without helper and functions."""
         found = {}
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             key, _, rest = line.partition(":")
@@ -78,7 +83,7 @@ class Node:
         return found
 
     def reset_peak(self) -> None:
-        """Makes VmHWM begin again at what is resident now (proc(5), clear_refs)."""
+        """Resets VmHWM to the memory that is resident now (proc(5), clear_refs)."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def stop(self) -> None:
@@ -100,5 +105,5 @@ class Node:
 
 
 def settle(seconds: float) -> None:
-    """Lets buffers of what came before be given back; a measurement's pause, not a wait."""
+    """Pauses so that buffers of earlier work are given back; a measurement's pause, not a wait."""
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""One line of the result: a value, the bar it stands to, and what it was made of."""
+"""One line of the result: a value, the bar it is compared with, and the values behind it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Outcome:
-    """`bar` is None for a row that only informs; `detail` goes into the result file as it is."""
+    """`bar` is None for a row without a bar; `detail` is copied unchanged into the result file."""
 
     name: str
     value: float

@@ -4,7 +4,8 @@
 //
 // The command prints the address with a one-time code (or the code alone); it must have the rights
 // of an operator. One line is printed for each step. The exit code is 1 if a step failed.
-// With --quiet, frames must also be short by the clock, which needs a machine that does nothing else.
+// With --quiet, tasks and frames must be as short as a user wants them, which needs a machine that
+// does nothing else.
 // Functions that the steps deploy begin with `e2e-`; they are removed at the end.
 
 import { execFile } from "node:child_process";
@@ -121,9 +122,14 @@ async function accessible(page) {
 
 /** The longest frame, in milliseconds. A user notices a longer one while he types or scrolls. */
 const FRAME_MAX_MS = 50;
+/**
+ * The longest task on a machine that does other things as well. Such a machine takes up to three
+ * times the processor time. A page that handles all lines at once would take more still.
+ */
+const BUSY_TASK_MAX_MS = 200;
 
 /**
- * Does something with the page, and fails if one task takes too long. The bar is the time on the
+ * Does something with the page, and fails if one task takes too long. The time is that on the
  * processor, because the machine may do other things at the same time; frames by the clock are printed.
  */
 async function smooth(page, work) {
@@ -140,7 +146,7 @@ async function smooth(page, work) {
   const frames = await page.evaluate(() => globalThis.__frames);
   const slowest = Math.max(0, ...frames);
   console.log(`     ${tasks.length} tasks, the longest took ${longest.toFixed(1)} ms of the processor; ${frames.length} frames took more than 50 ms by the clock${frames.length ? `, the longest ${slowest.toFixed(0)} ms` : ""}`);
-  check(tasks.length > 100 && longest < FRAME_MAX_MS, "a task blocked the page");
+  check(tasks.length > 100 && longest < (options.quiet ? FRAME_MAX_MS : BUSY_TASK_MAX_MS), "a task blocked the page");
   check(!options.quiet || slowest <= FRAME_MAX_MS, "a frame was late by the clock");
 }
 

@@ -198,7 +198,8 @@ ten() { # [serve]
 
 # --- Machines that lack something ------------------------------------------------------------------------
 
-# An ordinary user, who has no account. It replaces the shell, so it is called in one of its own.
+# Runs a command as an ordinary user without an account. The command replaces the shell, so this is
+# called in a subshell.
 as_user() {
   install -d -m 755 -o 2000 -g 2000 /var/tmp/ordinary
   cd /var/tmp/ordinary && exec setpriv --reuid=2000 --regid=2000 --clear-groups env -i PATH="$PATH" HOME=/var/tmp/ordinary \

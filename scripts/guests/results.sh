@@ -25,7 +25,7 @@ run_test() {
   grep -E '^test .* \.\.\. FAILED$' /tmp/test.log | sed -E "s|^test (.*) \.\.\. FAILED$|FAILED  $name: \1|"
   grep -E '^test .* \.\.\. ignored' /tmp/test.log | sed -E "s|^test (.*) \.\.\. ignored.*$|SKIPPED $name: \1|"
   grep -oE 'SKIPPED: .*' /tmp/test.log | sed "s|^SKIPPED: |part    $name: |" | sort -u
-  # The battery has a program of its own, without the list of a test runner.
+  # The battery is a separate program, without the list of a test runner.
   grep -E '^(family|all:|in a program|control outside|layer removed)|^[a-z_ ]+ +[0-9]+ [a-z_]+' /tmp/test.log | sed "s|^|figure  $name: |"
   if ! grep -q '^test result:' /tmp/test.log; then
     if [ $result = 0 ]; then ok "$name"; else wrong "$name: exit status $result"; fi

@@ -12,7 +12,8 @@ sys.path.insert(0, os.path.join(HERE, "..", "python"))
 
 import test_conformance as python  # noqa: E402
 
-# What a program that is one function cannot say: another entry, and whose line a printed line is.
+# A program that is a single function can neither choose another entry nor tell to which call a
+# printed line belongs.
 NOT_OF_A_PROGRAM = ("load error", "lines carry their invocation")
 
 
@@ -44,7 +45,7 @@ class Dialogues(python.Dialogues):
         super().replay({**dialogue, "steps": steps})
 
     def step(self, engine, step):
-        # The last Write does not know that it is: the end follows by itself.
+        # The last Write does not know that it is the last one, so the end follows separately.
         ends = "expect_bytes" in step and step.get("end", False)
         super().step(engine, {**step, "end": False} if ends else step)
         if ends:

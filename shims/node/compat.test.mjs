@@ -1,4 +1,5 @@
-// Objects that adapters make of a call: what is made late or kept between calls must not show.
+// The objects that adapters make from a call. It must not be visible that parts are made late or
+// kept between calls.
 
 import assert from 'node:assert/strict';
 import fs from 'node:fs';
@@ -36,7 +37,7 @@ function check(frame, wanted, status = 200, type = undefined) {
   if (type !== undefined) assert.equal(Object.fromEntries(frame.headers)['content-type'], type);
 }
 
-/** Two calls with equal fields: what the first does to its object is not seen by the second. */
+/** Two calls with equal fields: the second does not see what the first does to its object. */
 async function checkTwice(engine, wanted, status, type) {
   for (let i = 0; i < 2; i++) check(await engine.invoke('/', '{"a":1}', { headers: FIELDS }), wanted, status, type);
 }
@@ -94,7 +95,8 @@ withAdapter('OpenWhisk: JSON that is no object', 'openwhisk', 'const main = (par
   check(await engine.invoke('/', '[1]', { headers: FIELDS }), { got: [1] });
 });
 
-// As bundlers write it: everything in a function, the action left in the global object.
+// The form that bundlers write: everything is inside a function, which leaves the action in the
+// global object.
 withAdapter('OpenWhisk: an action in the global object', 'openwhisk',
   '(function (parts) { parts[0](); })([() => { const act = (params) => ({ got: params.a }); global.main = act; }]);',
   async (engine) => check(await engine.invoke('/', '{"a":1}', { headers: FIELDS }), { got: 1 }));
@@ -239,7 +241,7 @@ withAdapter('Nuclio: JSON that is none is bytes like any body, and initContext a
   check(await engine.invoke('/', '{bad', { headers: [['content-type', 'application/json']] }), '4{bad', 200, 'text/plain');
 }, { entry: 'fn.js:handler' });
 
-// Requests of which each differs from the one before in one part.
+// Each request differs from the previous one in one part.
 const REQUESTS = [
   ['/', '', 'GET', [['a', '1']]], ['/b', '', 'GET', [['a', '1']]], ['/b', 'c=d', 'GET', [['a', '1']]], ['/b', 'c=d', 'PUT', [['a', '1']]],
   ['/b', 'c=d', 'PUT', [['a', '2']]], ['/bc', '=d', 'PUT', [['a', '2']]], ['/', '', 'GET', []],

@@ -2,13 +2,21 @@
 
 import { spawn } from 'node:child_process';
 import fs from 'node:fs';
+import path from 'node:path';
 
 export const KINDS = ['HELLO', 'LOAD', 'READY', 'INVOKE', 'BODY', 'RESULT', 'ERROR', 'CANCEL', 'CREDIT', 'LOG', 'DRAIN',
   'REQUEST', 'RESPONSE'];
 const CONFORMANCE = new URL('../conformance/', import.meta.url);
 export const FUNCTIONS = new URL('functions', CONFORMANCE).pathname;
-// MOTE_SHIM names a built one, whose parts are one file.
-const SHIM = process.env.MOTE_SHIM ?? new URL('mote_shim.mjs', import.meta.url).pathname;
+// MOTE_SHIM names a built shim, whose parts are joined into one file.
+const SHIMS = process.env.MOTE_SHIM ?? new URL('.', import.meta.url).pathname;
+const COMMANDS = {
+  node: [process.execPath, 'mote_shim.mjs'],
+  bun: ['bun', '--no-install', 'mote_bun.mjs'],
+  deno: ['deno', 'run', '--allow-all', '--no-config', '--no-lock', '--no-remote', '--node-modules-dir=manual', '--unstable-detect-cjs', 'mote_deno.mjs'],
+};
+/** The interpreter under test. */
+export const INTERPRETER = process.env.MOTE_INTERPRETER ?? 'node';
 
 export const fixtures = (name) => JSON.parse(fs.readFileSync(new URL(`${name}.json`, CONFORMANCE)))[name];
 
@@ -17,7 +25,7 @@ const pairs = (block) => {
   return Array.from({ length: parts.length >> 1 }, (_, i) => [parts[2 * i], parts[2 * i + 1]]);
 };
 
-/** Bytes of a frame described as in the fixtures. */
+/** Encodes a frame described as in the fixtures. */
 export function encode(frame) {
   if (frame.hex) return Buffer.from(frame.hex, 'hex');
   let payload = frame.repeat ? Buffer.alloc(frame.repeat[1], frame.repeat[0]) : Buffer.from(frame.body ?? '');
@@ -89,7 +97,9 @@ export function decode(data) {
 
 export class Engine {
   constructor() {
-    this.process = spawn(process.execPath, [SHIM], { stdio: ['ignore', 'pipe', 'pipe', 'pipe'] });
+    const [program, ...options] = COMMANDS[INTERPRETER];
+    const file = path.join(SHIMS, options.pop());
+    this.process = spawn(program, [...options, file], { stdio: ['ignore', 'pipe', 'pipe', 'pipe'] });
     this.stdout = '';
     this.stderr = '';
     this.process.stdout.on('data', (data) => { this.stdout += data; });
@@ -97,6 +107,7 @@ export class Engine {
     this.exited = new Promise((resolve) => this.process.on('close', (code, signal) => resolve(code ?? signal)));
     this.socket = this.process.stdio[3];
     this.logs = [];
+    this.alive = [];
     this.frames = [];
     this.data = Buffer.alloc(0);
     this.ended = false;
@@ -133,7 +144,7 @@ export class Engine {
 
   send(...frames) { this.socket.write(Buffer.concat(frames.map(encode))); }
 
-  /** The next frame; LOG frames are set aside unless asked for. */
+  /** The next frame; LOG frames are set aside unless asked for, and answers to CANCEL always. */
   async read(logs = false) {
     for (;;) {
       while (!this.frames.length) {
@@ -141,12 +152,16 @@ export class Engine {
         await new Promise((resolve) => { this.wake = resolve; });
       }
       const frame = this.frames.shift();
+      if (frame.kind === 'CREDIT' && frame.credit === 0) {
+        this.alive.push(frame.stream);
+        continue;
+      }
       if (frame.kind !== 'LOG' || logs) return frame;
       this.logs.push(frame);
     }
   }
 
-  /** One invocation from head to end: the RESULT or ERROR frame, its body complete. */
+  /** One invocation from start to end: the RESULT or ERROR frame with its complete body. */
   async invoke(path = '/', body = '', fields = {}) {
     const stream = ++this.nextStream;
     let rest = Buffer.from(body);

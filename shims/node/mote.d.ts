@@ -55,9 +55,9 @@ export interface Kv {
   /** A Buffer. */
   get(key: string): Promise<Uint8Array | null>;
   entry(key: string): Promise<Entry | null>;
-  /** Resolves to the version. `ttl` is in seconds. A required version of 0: there must be no entry. */
+  /** Resolves to the version. `ttl` is in seconds. A required version of 0 means: there must be no entry. */
   put(key: string, value: Content, options?: { ttl?: number; version?: number; durable?: boolean }): Promise<number>;
-  /** Resolves to whether there was one. */
+  /** Resolves to whether the key existed. */
   delete(key: string, options?: { version?: number; durable?: boolean }): Promise<boolean>;
   list(prefix?: string, options?: { limit?: number; after?: string | null; values?: boolean }): Promise<Listing>;
   /** Adds to a whole number; resolves to the sum, a bigint where a number would not be exact. */
@@ -96,12 +96,12 @@ export interface CloudEvent {
   readonly [extension: string]: any;
 }
 
-/** What surrounds an invocation. */
+/** The context of an invocation. */
 export interface Context {
   readonly function: string;
   readonly revision: number;
   readonly env: Record<string, string | undefined>;
-  /** Null inside `init`, as are the next ones. */
+  /** Null inside `init`, like the following members. */
   readonly id: string | null;
   readonly trigger: Trigger | null;
   /** The name that the access mode proves. */

@@ -1,8 +1,8 @@
 // CloudEvents 1.0: `ctx.cloudevent`, `ctx.cloudevents` and `ctx.newCloudevent`.
 //
-// The worker loads this file when a function first uses one of them, so that others do not pay for it;
-// it is CommonJS because only that can be loaded within a synchronous call. What it reads and refuses
-// is described in its twin, `shims/python/mote_cloudevents.py`.
+// The worker loads this file when a function first uses one of them, so that other functions do not
+// pay for it. The file is CommonJS, because only CommonJS can be loaded within a synchronous call.
+// Its twin, `shims/python/mote_cloudevents.py`, describes what it reads and refuses.
 
 'use strict';
 
@@ -28,7 +28,7 @@ const wrong = (text) => new CloudEventError(text);
 class CloudEvent {
   constructor(attributes, data) {
     for (const [name, value] of Object.entries(attributes)) {
-      // Not by assignment, which would call setters for some names.
+      // This is not an assignment, because that would call setters for some names.
       Object.defineProperty(this, name, { value, enumerable: true, writable: true, configurable: true });
     }
     Object.defineProperty(this, 'data', { value: data, enumerable: true, writable: true, configurable: true });
@@ -108,7 +108,7 @@ function fromJson(event, versions = ['1.0']) {
   if (coded === undefined || coded === null) return [attributes, data ?? undefined];
   if (data !== undefined) throw wrong('the event has both data and data_base64');
   const bytes = typeof coded === 'string' ? Buffer.from(coded, 'base64') : null;
-  // Node ignores what is not base64, so the bytes are written again and compared.
+  // Node ignores characters that are not base64, so the bytes are encoded again and compared.
   if (bytes === null || bytes.toString('base64') !== coded) throw wrong('data_base64 is not base64');
   return [attributes, content(bytes, attributes.datacontenttype)];
 }
@@ -164,7 +164,7 @@ const isJson = (kind) => /[/+]json$/.test(mediaType(kind));
 const isText = (kind) => /^text\/|[/+]xml$/.test(mediaType(kind));
 const charsetOf = (kind) => /;\s*charset="?([^";\s]+)/i.exec(kind)?.[1] ?? 'utf-8';
 
-/** Data as a function gets it: JSON and text are decoded, the rest is bytes. */
+/** Data as a function receives it: JSON and text are decoded, everything else is bytes. */
 function content(body, kind) {
   try {
     if (isJson(kind)) return JSON.parse(text(body, 'utf-8'));

@@ -1,7 +1,9 @@
-// Starts the Node worker with the code that the node has compiled: Node compiles a program at each start.
+// Starts the Node worker with code that was compiled before, because Node would otherwise compile a
+// program at each start.
 //
-// With `--compile` it makes that code instead: it runs what a worker runs first, and keeps what V8 has
-// compiled for it. V8 refuses code of another version of itself; the worker is then compiled as usual.
+// With `--compile`, it makes that code instead: it runs the code that a worker runs first, and
+// keeps V8's compiled form of it. V8 refuses code that another version of V8 has compiled. The
+// worker is then compiled as usual.
 'use strict';
 
 const fs = require('node:fs');
@@ -13,7 +15,7 @@ const vm = require('node:vm');
 const FILE = path.join(__dirname, 'mote_worker.cjs');
 const COMPILED = path.join(__dirname, 'mote_worker.compiled');
 const folder = url.pathToFileURL(`${__dirname}/`).href;
-const importModule = (href) => import(href);
+const members = { importModule: (href) => import(href) };
 
 /** The script and what it exports. The adapters, which require it, get the same. */
 function load(cachedData) {
@@ -33,7 +35,7 @@ function compiled() {
 
 async function compile() {
   const [script, { runForCompiler }] = load();
-  await runForCompiler(folder, importModule);
+  await runForCompiler(folder, members);
   const fresh = `${COMPILED}.new`;
   fs.writeFileSync(fresh, script.createCachedData());
   fs.chmodSync(fresh, 0o644);
@@ -41,4 +43,4 @@ async function compile() {
 }
 
 if (process.argv[2] === '--compile') compile();
-else load(compiled())[1].main(folder, importModule);
+else load(compiled())[1].main(folder, members);

@@ -131,7 +131,7 @@ class ServerSocket {
     const invocation = this.#invocation;
     const { closed } = this;
     delete this.closed;
-    // The event is an action of its own, as in browsers.
+    // As in browsers, the event is dispatched as a separate task.
     setImmediate(() => {
       this.#state = State.CLOSED;
       if (!closed.wasClean) this.#dispatch('error', {});
@@ -156,7 +156,7 @@ class ServerSocket {
         while (this.#state === State.OPEN && this.#take());
       }
     } catch {
-      // Nobody waits for the invocation any more.
+      // Nobody waits for the invocation any longer.
     }
     this.#finish(Code.ABNORMAL, '', false);
   }
@@ -214,7 +214,7 @@ class ServerSocket {
     }
   }
 
-  /** Calls a listener. One that throws ends its WebSocket, and not the worker. */
+  /** Calls a listener. If the listener throws, its WebSocket ends, but not the worker. */
   #call(listener, event) {
     const worker = this.#worker;
     const failed = (error) => {

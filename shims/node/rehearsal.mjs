@@ -1,4 +1,5 @@
-// What a waiting Node worker loads and calls before it is given a function; see `rehearse`.
+// The function that a waiting Node worker loads and calls before it receives its own; see
+// `rehearse`.
 export default {
   async fetch(request) {
     return new Response(request.method, { headers: { 'content-type': 'text/plain' } });

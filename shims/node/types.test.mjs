@@ -1,4 +1,4 @@
-// The types for editors (mote.d.ts) name what functions really receive.
+// The types for editors (mote.d.ts) must match the objects that functions really receive.
 
 import assert from 'node:assert/strict';
 import fs from 'node:fs';
@@ -18,7 +18,7 @@ function typed(name) {
 test('the types have each public member, and no other', () => {
   for (const [name, { prototype }, more] of [
     ['Event', Event, []],
-    // `passThroughOnException` is there for code that was written for another platform, and `log` is
+    // `passThroughOnException` exists for code that was written for another platform, and `log` is
     // the console.
     ['Context', Context, ['log', 'passThroughOnException']],
     ['Kv', Kv, []],

@@ -1,4 +1,4 @@
-// How messages of WebSockets are put together from records.
+// Tests how WebSocket messages are assembled from records.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -25,7 +25,7 @@ def pairs(block):
 
 
 def encode(frame):
-    """Bytes of a frame described as in the fixtures."""
+    """Encodes a frame described as in the fixtures."""
     if "hex" in frame:
         return bytes.fromhex(frame["hex"])
     kind, flags, stream = KINDS.index(frame["kind"]) + 1, int(frame.get("end", False)), frame["stream"]
@@ -50,7 +50,8 @@ def encode(frame):
 
 
 def decode(data):
-    """(frame as in the fixtures, bytes used) of frames a worker sends; (None, 0) if incomplete."""
+    """(frame as in the fixtures, bytes used) of frames that a worker sends; (None, 0) if
+    incomplete."""
     if len(data) < 12:
         return None, 0
     size, kind, flags, zero, stream = struct.unpack_from("<IBBHI", data)
@@ -100,7 +101,7 @@ class Engine:
 
     def __init__(self, code_dir, entry, load=True, ready=True, concurrency=None, env=None, packages_dir=None, argv=None, **more):
         ours, theirs = socket.socketpair()
-        # fd 3 in the child without a preexec function: a shell moves it there.
+        # A shell moves the socket to fd 3 in the child, so no preexec function is needed.
         fd = theirs.fileno()
         os.set_inheritable(fd, True)
         argv = argv or [sys.executable, "-u", "-s", "-B", os.path.join(HERE, "mote_shim.py")]
@@ -111,7 +112,7 @@ class Engine:
         )  # fmt: skip
         theirs.close()
         ours.settimeout(SECONDS_MAX)
-        self.sock, self.data, self.logs, self.next_stream = ours, bytearray(), [], 100
+        self.sock, self.data, self.logs, self.alive, self.next_stream = ours, bytearray(), [], [], 100
         self.hello = self.read()
         if load:
             self.send({"kind": "LOAD", "stream": 0, "json": {
@@ -131,7 +132,8 @@ class Engine:
         self.sock.sendall(b"".join(map(encode, frames)))
 
     def read(self, logs=False):
-        """The next frame; LOG frames are set aside unless asked for."""
+        """The next frame; LOG frames are set aside unless requested, and answers to CANCEL always
+        are."""
         while True:
             frame, used = decode(self.data)
             if frame is None:
@@ -144,6 +146,9 @@ class Engine:
             if frame["kind"] == "LOG" and not logs:
                 self.logs.append(frame)
                 continue
+            if frame["kind"] == "CREDIT" and frame["credit"] == 0:
+                self.alive.append(frame["stream"])
+                continue
             return frame
 
     def stream(self):
@@ -151,7 +156,7 @@ class Engine:
         return self.next_stream
 
     def invoke(self, path="/", body=b"", **fields):
-        """One invocation from head to end: the RESULT or ERROR frame, its body complete."""
+        """One invocation from start to end: the RESULT or ERROR frame with its complete body."""
         stream = self.stream()
         first, rest = body[: 64 << 10], body[64 << 10 :]
         self.send({"kind": "INVOKE", "stream": stream, "end": not rest, "path": path, "body": first, **fields})

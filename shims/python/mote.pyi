@@ -67,12 +67,12 @@ class Event:
         """The body in chunks, as they arrive when the module says `stream_request = True`."""
 
 class Error(Exception):
-    """A request that the node did not do. In code: `ctx.kv.Error`."""
+    """A request that the node did not carry out. In code: `ctx.kv.Error`."""
 
     code: Literal["full", "invalid", "denied", "unavailable", "failed", "conflict"]
 
 class Conflict(Error):
-    """The entry does not have the version that was required. In code: `ctx.kv.Conflict`."""
+    """The entry does not have the required version. In code: `ctx.kv.Conflict`."""
 
     version: int
 
@@ -154,13 +154,13 @@ class Kv:
     def put(
         self, key: str, value: Any, *, ttl: float | None = None, version: int | None = None, durable: bool = True
     ) -> int:
-        """Writes a value and returns its version. `ttl` is in seconds. With `version` the entry must have
-        that version (0: there must be none), otherwise `Conflict` is raised."""
+        """Writes a value and returns its version. `ttl` is in seconds. With `version`, the entry must
+        have that version (0: there must be no entry), otherwise `Conflict` is raised."""
     def delete(self, key: str, *, version: int | None = None, durable: bool = True) -> bool:
-        """Removes a key and returns whether there was one."""
+        """Removes a key and returns whether it existed."""
     def list(self, prefix: str = "", *, limit: int = 0, after: str | None = None, values: bool = True) -> Listing: ...
     def increment(self, key: str, by: int = 1, *, ttl: float | None = None, durable: bool = True) -> int:
-        """Adds to a whole number, which is 0 without an entry, and returns the sum."""
+        """Adds to a whole number and returns the sum. A missing entry counts as 0."""
 
 class AsyncKv:
     """The state of the function, for an `async def` function."""
@@ -189,10 +189,10 @@ class _Context:
     def revision(self) -> int: ...
     @property
     def log(self) -> logging.Logger:
-        """Its lines belong to this invocation."""
+        """A logger whose lines belong to this invocation."""
     @property
     def cancelled(self) -> bool:
-        """Whether the caller is gone."""
+        """Whether the caller has gone."""
     @property
     def cloudevent(self) -> CloudEvent | None: ...
     @property
@@ -204,7 +204,7 @@ class _Context:
         """Milliseconds until the deadline, at least 0; `None` inside `init`."""
 
 class Context(_Context):
-    """What surrounds an invocation of a `def` function."""
+    """The context of an invocation of a `def` function."""
 
     @property
     def kv(self) -> Kv: ...
@@ -246,7 +246,7 @@ class Context(_Context):
         correlation: bytes | str | None = None,
         user: Mapping[str, str] | None = None,
     ) -> None:
-        """Publishes a message at the MQTT broker of the function."""
+        """Publishes a message at the function's MQTT broker."""
     def notify(
         self,
         path: str,
@@ -259,7 +259,7 @@ class Context(_Context):
         """Tells the observers of a resource its new state, and returns how many they are."""
 
 class AsyncContext(_Context):
-    """What surrounds an invocation of an `async def` function."""
+    """The context of an invocation of an `async def` function."""
 
     @property
     def kv(self) -> AsyncKv: ...

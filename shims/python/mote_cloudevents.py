@@ -27,13 +27,13 @@ TIME = re.compile(
 )
 MEDIA_TYPE = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+/[!#$%&'*+\-.^_`|~0-9A-Za-z]+\s*(;|\Z)")
 ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:.")
-# Only these characters stand in a field as they are.
+# These characters must be encoded in a field.
 TO_ENCODE = re.compile(r'[^\x21-\x7e]|["%]')
 ENCODED = re.compile(r"%(.{0,2})", re.DOTALL)
 
 
 class CloudEventError(ValueError):
-    """An event that breaks a rule. Where the event was received, the caller receives 400 with the
+    """An event that breaks a rule. If the event came with a call, the caller receives 400 with the
     text, unless the function catches the exception."""
 
 
@@ -75,7 +75,8 @@ class CloudEvent:
     def __repr__(self):
         return "CloudEvent(%r, %r)" % (self.attributes, self.data)
 
-    # The three parts of an answer: a function that returns an event answers in binary mode.
+    # These are the three parts of an answer, so a function that returns an event answers in binary
+    # mode.
     status = 200
     headers = property(lambda self: binary(self.attributes, self.data)[0])
     body = property(lambda self: binary(self.attributes, self.data)[1])
@@ -85,8 +86,9 @@ DEFINED = (*REQUIRED, "subject", "time", "datacontenttype", "dataschema")
 
 
 def received(pairs, is_mqtt, body):
-    """(is a batch, events) of a message; `pairs` are its header fields, names in lower case. A
-    message that claims to be no event has no events. `body` is a call, made only for events."""
+    """(is a batch, events) of a message; `pairs` are its header fields, with names in lower case. A
+    message that does not claim to be an event has no events. `body` is a function, called only for
+    events."""
     try:
         return read(pairs, is_mqtt, body)
     except CloudEventError as error:
@@ -225,7 +227,7 @@ def charset(kind):
 
 
 def content(body, kind):
-    """Data as a function gets it: JSON and text are decoded, the rest is bytes."""
+    """Data as a function receives it: JSON and text are decoded, everything else is bytes."""
     try:
         if is_json(kind):
             return json.loads(body.decode("utf-8-sig"), parse_constant=not_json)
@@ -309,7 +311,7 @@ def json_of(value):
 
 
 def text_of(value):
-    """A value of an attribute: a time as RFC 3339 has it, everything else as it is."""
+    """The text of an attribute's value: a time as in RFC 3339, everything else as it is."""
     if isinstance(value, datetime.datetime):
         return value.isoformat().replace("+00:00", "Z")
     return value

@@ -1,4 +1,4 @@
-"""What a function asks of its node: `ctx.kv`, `ctx.call`, `ctx.call_async`, `ctx.notify` and
+"""What a function requests from its node: `ctx.kv`, `ctx.call`, `ctx.call_async`, `ctx.notify` and
 `ctx.publish`.
 
 The worker loads this file when a function first uses one of them, so that others do not pay for it.
@@ -39,7 +39,7 @@ U64 = struct.Struct("<Q")
 
 
 class Error(Exception):
-    """A request that the node did not do. `code` is a word: `full`, `invalid`, `denied`,
+    """A request that the node did not carry out. `code` is a word: `full`, `invalid`, `denied`,
     `unavailable`, `failed` or `conflict`."""
 
     def __init__(self, code, message):
@@ -48,8 +48,8 @@ class Error(Exception):
 
 
 class Conflict(Error):
-    """The entry does not have the version that was required. `version` is the one it has; 0 if there
-    is no entry."""
+    """The entry does not have the required version. `version` is the entry's version; 0 if there is
+    no entry."""
 
     def __init__(self, version):
         super().__init__("conflict", "the entry has version %d" % version if version else "there is no such entry")
@@ -57,7 +57,8 @@ class Conflict(Error):
 
 
 class CallError(Error):
-    """A call that was not answered by the function. `status` is what a caller over HTTP would get."""
+    """A call that the function did not answer. `status` is what a caller over HTTP would
+    receive."""
 
     def __init__(self, code, message, status=0):
         super().__init__(code, message)
@@ -98,7 +99,7 @@ class Requests:
         event, data, resolve = one
         self.waiting[struct.unpack_from("<I", data)[0]] = (resolve, event, len(data))
         self.bytes += len(data)
-        # An invocation whose answer was sent is over for the engine.
+        # For the engine, an invocation whose answer was sent is over.
         stream = 0 if event is None or event._done else event._stream
         self.worker.put(REQUEST, 0, stream, data)
 
@@ -119,15 +120,15 @@ class Requests:
             self.worker.flush_soon()
 
     def cancelled(self, event):
-        """Nobody waits for this invocation: its requests end at once."""
+        """The caller no longer waits for this invocation, so its requests end at once."""
         with self.lock:
             ended = [one for one in self.waiting.values() if one[1] is event]
         for resolve, _, _ in ended:
             resolve(CANCELLED, b"\0" * 8)
 
     def ask(self, event, data, read):
-        """Sends a request; returns what `read` makes of its status and payload, or what can be
-        awaited for it in a worker that serves on an event loop."""
+        """Sends a request. Returns what `read` makes of its status and payload, or an awaitable for
+        that in a worker that serves on an event loop."""
         worker = self.worker
         here = threading.get_ident() == worker.reader
         if worker.loop is not None and here:
@@ -155,7 +156,7 @@ class Requests:
         return checked(*answer[0], read)
 
     def wait_here(self, event, data):
-        """Sends a request and reads until its answer is there, in the thread that reads."""
+        """Sends a request and reads until its answer arrives, in the thread that reads."""
         answer = []
         self.send(event, data, lambda *parts: answer.append(parts))
         self.worker.flush()
@@ -164,7 +165,8 @@ class Requests:
         return answer[0]
 
     async def ask_at_once(self, event, data, read):
-        """While the function loads, nothing else runs on its loop, which does not read yet."""
+        """Waits here: while the function loads, nothing else runs on its loop, which does not read
+        yet."""
         return checked(*self.wait_here(event, data), read)
 
     async def ask_on_loop(self, event, data, read):
@@ -255,7 +257,7 @@ class Kv:
         return requests.ask(self._event, data, read)
 
     def get(self, key, default=None):
-        """The value of a key as bytes; `default` without one."""
+        """The value of a key as bytes; `default` if there is no entry."""
 
         def read(status, payload):
             if status == DONE:
@@ -265,7 +267,7 @@ class Kv:
         return self._ask(GET, key, read)
 
     def entry(self, key):
-        """The `Entry` of a key, with its version; None without one."""
+        """The `Entry` of a key, with its version; None if there is no entry."""
 
         def read(status, payload):
             if status == DONE:
@@ -276,15 +278,16 @@ class Kv:
         return self._ask(GET, key, read)
 
     def put(self, key, value, *, ttl=None, version=None, durable=True):
-        """Writes a value; returns its version. With `ttl` it vanishes after so many seconds. With
-        `version` the entry must have that version (0: there must be none), otherwise `Conflict`."""
+        """Writes a value; returns its version. With `ttl`, it expires after this many seconds. With
+        `version`, the entry must have that version (0: there must be no entry), otherwise
+        `Conflict`."""
         flags = 0 if version is None else CONDITION
         return self._ask(
             PUT, key, written, encoded(value), flags, number=version or 0, ttl_ms=milliseconds(ttl), durable=durable
         )
 
     def delete(self, key, *, version=None, durable=True):
-        """Removes a key; returns whether there was one."""
+        """Removes a key; returns whether it existed."""
 
         def read(status, payload):
             if status in (DONE, NOT_FOUND):
@@ -295,8 +298,8 @@ class Kv:
         return self._ask(DELETE, key, read, flags=flags, number=version or 0, durable=durable)
 
     def list(self, prefix="", *, limit=0, after=None, values=True):
-        """The entries whose keys begin with `prefix`, in the order of their keys, after the key
-        `after`: a `Listing`, at most 1,000 entries and about 512 KiB."""
+        """A `Listing` of the entries whose keys begin with `prefix` and come after the key `after`,
+        in the order of their keys: at most 1,000 entries and about 512 KiB."""
 
         def read(status, payload):
             if status != DONE:
@@ -315,7 +318,7 @@ class Kv:
         return self._ask(LIST, prefix, read, (after or "").encode(), flags, limit=limit)
 
     def increment(self, key, by=1, *, ttl=None, durable=True):
-        """Adds to a whole number, which is 0 without an entry; returns the sum."""
+        """Adds to a whole number; a missing entry counts as 0. Returns the sum."""
 
         def read(status, payload):
             if status == DONE:
@@ -357,7 +360,7 @@ class Reply:
 
 
 def call_content(body, headers):
-    """(header block, bytes) of a body and the fields that a function gives."""
+    """(header block, bytes) from the body and the fields that a function gives."""
     block = mote_shim.header_block(headers or {})
     if body is None:
         return block, b""
@@ -455,7 +458,7 @@ def noticed(status, payload):
 
 
 def message_content(body, content_type):
-    """(content type, bytes) of the body of a message."""
+    """(content type, bytes) from the body of a message."""
     if body is None:
         return content_type or "", b""
     if content_type is None and not isinstance(body, (bytes, bytearray, memoryview)):

@@ -31,23 +31,31 @@ from mote_worker.adapters import (  # noqa: F401 (adapters find them here)
 from mote_worker.wire import BadReply, Cancelled, checked_status, now_ns  # noqa: F401
 from mote_worker.worker import Worker, channel
 
+SEQPACKET = 5  # messages with descriptors: orders to a template in place of frames to a worker
+
 
 def main():
     sock = channel(3)
     folder = os.path.dirname(os.path.abspath(__file__))
+    template = None
+    if sock.type == SEQPACKET:
+        import mote_template as template
     if sys.path and sys.path[0] == folder:
         del sys.path[0]  # the shim's own folder is no place to import from
     sys.modules["mote_shim"] = sys.modules["__main__"]
     if sys.flags.no_site:
-        # Packages of the machine stay out of sight, so that a function needs what it names and no more;
-        # what `site` gives every program (exit, help) is there all the same.
+        # The machine's own packages stay hidden, so that a function works with the packages that it
+        # names and no others. The names that `site` gives every program (exit, help) still exist.
         import site
 
         site.setquit()
         site.setcopyright()
         site.sethelper()
+    worker = Worker(sock, folder)
+    if template:
+        worker.sock = channel(template.serve(sock))
     try:
-        Worker(sock, folder).run()
+        worker.run()
     except KeyboardInterrupt:
         os._exit(130)  # Ctrl-C reaches the whole group of a node in the foreground
     os._exit(0)  # threads the function left behind do not keep a drained worker alive

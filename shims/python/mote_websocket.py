@@ -14,7 +14,7 @@ MORE = 1
 RECORD = struct.Struct("<BBHI")
 NO_CODE, ABNORMAL, FAILED = 1005, 1006, 1011
 REASON_MAX = 123
-# What a function may choose: the codes of RFC 6455 and of applications.
+# The codes that a function may choose: those of RFC 6455 and those for applications.
 CODES = frozenset((1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014))
 
 
@@ -33,7 +33,8 @@ class Records:
         self.begun = bytearray()  # of a message that is not complete; a list would cost more per small part
 
     async def message(self):
-        """(kind, content) of the next message; `None` at the end. Cancelling it loses nothing."""
+        """(kind, content) of the next message; `None` at the end. If it is cancelled, nothing is
+        lost."""
         data = self.data
         while True:
             if len(data) >= RECORD.size:
@@ -84,7 +85,7 @@ class Socket:
         return self.ended
 
     def end(self, content):
-        """The other side has closed; what the function sent before is on its way."""
+        """The other side has closed; what the function sent before that is on its way."""
         code = struct.unpack_from(">H", content)[0] if len(content) >= 2 else NO_CODE
         self.ended = {"type": "websocket.disconnect", "code": code, "reason": content[2:].decode("utf-8", "replace")}
         if self.state == "open":
@@ -100,7 +101,7 @@ class Socket:
         self.leave()  # for the engine, the invocation is over
 
     def leave(self):
-        """Ends what `receive` waits for."""
+        """Ends the waiting of `receive`."""
         incoming = self.event._incoming
         incoming.ended = True
         if incoming.wake:
@@ -110,7 +111,7 @@ class Socket:
         kind = message["type"]
         if self.state == "closed":
             if self.ended is not None:
-                # As servers of ASGI do since version 2.4 of its specification.
+                # ASGI servers raise this error since version 2.4 of the specification.
                 raise OSError("the WebSocket is closed")
             raise RuntimeError("%s was sent after websocket.close" % kind)
         if self.state in ("asked", "connecting"):
@@ -179,7 +180,7 @@ async def run(worker, app, event, entered, scope):
     except BaseException as error:
         if socket.state not in ("open", "closed") or event._cancelled:
             raise
-        # The client has its answer; the error is for the log.
+        # The client has its answer already, so the error only goes to the log.
         worker.show_error(error)
         if socket.state == "open":
             socket.close(struct.pack(">H", FAILED))

@@ -1,4 +1,4 @@
-"""Adapters use of the shim what is offered to them, and nothing else."""
+"""Adapters use only those parts of the shim that are offered to them."""
 
 import ast
 import glob

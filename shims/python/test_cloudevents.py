@@ -1,4 +1,4 @@
-"""Replays shims/conformance/cloudevents.json: what is an event, and what is refused."""
+"""Replays shims/conformance/cloudevents.json: which messages are events, and which are refused."""
 
 import datetime
 import unittest

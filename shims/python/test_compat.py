@@ -1,4 +1,5 @@
-"""Objects that adapters make of a call: what is made late or kept between calls must not show."""
+"""Objects that adapters make of a call: what is made late or kept between calls must not be
+visible."""
 
 import importlib.util
 import json
@@ -34,13 +35,13 @@ class Case(unittest.TestCase):
             self.assertEqual(frame["headers"], [["content-type", kind]])
 
     def check_twice(self, engine, wanted):
-        """Calls with equal fields: what the first does to its dict is not seen by the second."""
+        """Calls with equal fields: the second call does not see what the first does to its dict."""
         for _ in range(2):
             self.check(engine.invoke("/", b'{"a":1}', headers=FIELDS), wanted)
 
 
 class Imports(Case):
-    """Which module a function gets when it has a file with the name of one of the standard library."""
+    """Which module a function gets if it has a file with the name of a standard library module."""
 
     OWN = {"queue.py": "OWN = True\n", "secrets.py": "OWN = True\n", "logger.py": "OWN = True\n", "sub/deep.py": "VALUE = 3\n"}
     SEEN = """
@@ -355,7 +356,7 @@ class Knative(Case):
             self.check(engine.invoke(path, b"x"), text.encode())
         self.check(engine.invoke("/health/liveness"), b"OK")
         self.assertEqual(engine.invoke("/", headers=[["ce-id", "1"]])["status"], 400)
-        # Letters of such a field inside another name.
+        # Another field's name contains the letters of such a field.
         self.check(engine.invoke("/", b"x", headers=[["x-service-name", "a"]]), b"['/', b'/', '', 'x', None]")
         event = [["ce-id", "7"], ["ce-source", "/s"], ["ce-type", "t"], ["ce-specversion", "1.0"]]
         self.check(engine.invoke("/", b"x", headers=event), b"['/', b'/', '', 'x', '7']")

@@ -13,7 +13,7 @@ TO_WORKER = ("LOAD", "INVOKE", "BODY", "CANCEL", "CREDIT", "DRAIN", "RESPONSE")
 
 
 def shim_decode(data):
-    """What the shim's own parser makes of one frame: an event, or None where it waits for more."""
+    """What the shim's own parser makes of one frame: an event, or None if it waits for more."""
 
     class Recorder(Worker):
         def __init__(self):
@@ -40,7 +40,7 @@ class Frames(unittest.TestCase):
                 if case.get("incomplete"):
                     self.assertIsNone(shim_decode(data))
                 elif "error" in case:
-                    # `file_frame` looks into the rest, which is not under test here.
+                    # `file_frame` checks the other frames, which are not tested here.
                     if not case["name"].startswith(("result", "request", "response")):
                         with self.assertRaises(ProtocolError):
                             shim_decode(data)

@@ -41,7 +41,7 @@ class Case(unittest.TestCase):
 
 
 class OwnModules(Case):
-    """Modules of the function that have the names of standard ones."""
+    """Modules of the function that have the names of standard modules."""
 
     def test_errors_and_threads_need_none_of_them(self):
         code = """
@@ -444,6 +444,24 @@ class Cancellation(Case):
         self.check(engine.invoke("/ok"), 200, b"ok")
         self.cancel(engine, 2)
         self.assertEqual((engine.read()["stream"]), 2)
+        self.assertEqual(engine.alive, [1, 2])
+
+    def test_a_worker_whose_function_does_not_stop_shows_that_it_reads(self):
+        engine = self.engine("""
+            import asyncio
+            async def handle(event, ctx):
+                if event.path == "/ok": return "ok"
+                print("running")
+                while True:
+                    try: await asyncio.sleep(60)
+                    except asyncio.CancelledError: pass
+            """)  # fmt: skip
+        engine.send({"kind": "INVOKE", "stream": 1, "end": True})
+        # A call that is cancelled before its first step ends like any other.
+        self.assertEqual(engine.read(logs=True)["text"], "running")
+        self.cancel(engine, 1)
+        self.check(engine.invoke("/ok"), 200, b"ok")
+        self.assertEqual(engine.alive, [1])
 
     def test_generators_are_closed(self):
         for options, define in (({}, "def"), ({"concurrency": 2}, "def"), ({}, "async def")):

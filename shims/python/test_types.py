@@ -1,4 +1,4 @@
-"""The types for editors (mote.pyi) name what functions really receive."""
+"""The types for editors (mote.pyi) name what functions actually receive."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""Serves one function over HTTP without mote, in a container of its own.
+"""Serves one function over HTTP without mote, in a separate container.
 
 `mote export kubernetes` puts this file into the image of each function. It needs Python 3.9 or newer
 and nothing else. `function.json`, next to it, describes the function. What answers depends on the
@@ -44,7 +44,7 @@ IDLE_SECONDS = 60  # of a connection without a request
 LEAVING_SECONDS = float(os.environ.get("LEAVING_SECONDS", "5"))  # from SIGTERM until nothing more is accepted
 STUCK_SECONDS = 2  # from a deadline until the worker counts as stuck
 HERE = os.path.dirname(os.path.abspath(__file__))
-# What belongs to one connection and not to the request.
+# Fields that belong to one connection and not to the request.
 FRAMING = frozenset(
     ["connection", "content-length", "expect", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"]
 )
@@ -226,8 +226,8 @@ class Worker:
                 give_up("the worker closed its connection")
 
     def call(self, request, deadline):
-        """Runs an invocation; gives (status, pairs, chunks), where `chunks` is None for an answer that
-        is one piece of bytes: (status, pairs, bytes)."""
+        """Runs an invocation; returns (status, pairs, chunks), where `chunks` is None for an answer
+        in one piece: (status, pairs, bytes)."""
         with self.lock:
             self.number = self.number % 0xFFFFFFFF + 1
             stream = self.number
@@ -407,7 +407,7 @@ def write_all(fd, data):
 
 
 def read_into(fd, data, most):
-    """Reads up to `most` bytes; whether that was all."""
+    """Reads up to `most` bytes; returns whether that was everything."""
     with os.fdopen(fd, "rb", 0) as file:
         while piece := file.read(CHUNK):
             data += piece
@@ -417,7 +417,7 @@ def read_into(fd, data, most):
 
 
 def program_head(text):
-    """(status, pairs) of what a program wrote to descriptor 3."""
+    """(status, pairs) from what a program wrote to descriptor 3."""
     status, pairs = 200, []
     for line in text.decode("latin-1").splitlines():
         name, colon, value = line.partition(":")
@@ -450,11 +450,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not super().parse_request():
             return False
         allowed = self.function.get("methods")
-        if allowed and self.command not in allowed:
+        if allowed and self.command not in allowed and not self.is_probe():
             self.refuse(Refused(405, "the function does not accept this method"), [("allow", ", ".join(allowed))])
             return False
         setattr(self, "do_" + self.command, self.answer)
         return True
+
+    def is_probe(self):
+        # OpenFaaS asks at a fixed path whether the container is ready.
+        return self.path == self.function.get("health") and self.command in ("GET", "HEAD")
 
     def body(self):
         most = self.function["body_bytes"]
@@ -497,6 +501,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.close_connection = True
                 raise error if isinstance(error, Refused) else Refused(400, "the body is not valid") from None
             path, _, query = self.path.partition("?")
+            if self.is_probe():
+                return self.pass_on(200, [], b"OK\n")
             fields = [(name.lower(), value) for name, value in self.headers.items() if is_passed_on(name.lower())]
             block = "".join("%s\n%s\n" % pair for pair in fields if "\n" not in pair[1]).encode("latin-1")
             request = (self.command.encode(), (path or "/").encode(), query.encode(), block, body)
@@ -541,7 +547,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.wfile.write(b"0\r\n\r\n")
                 self.wfile.flush()
         except Refused:
-            # The head is sent, so a closed connection is the only way to tell.
+            # The head was already sent, so only closing the connection can report the error.
             self.close_connection = True
         finally:
             body.close()
@@ -683,7 +689,7 @@ def main(description):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     say("serving %s on port %d" % (function["name"], server.server_address[1]))
     leave_requested.wait()
-    # Until every proxy knows that this container leaves, some still send requests to it.
+    # Some proxies still send requests until they learn that this container is shutting down.
     time.sleep(LEAVING_SECONDS)
     leaving.set()
     server.shutdown()

@@ -63,7 +63,8 @@ class Running:
                 self.ready.set()
 
     def says(self, words):
-        """Whether a line with these words has come or comes; an answer may overtake its lines."""
+        """Whether a line with these words has arrived or arrives; an answer may overtake its
+        lines."""
         with self.heard:
             return self.heard.wait_for(lambda: any(words in line for line in self.said), SECONDS_MAX)
 
@@ -74,7 +75,7 @@ class Running:
         return self
 
     def __exit__(self, *_):
-        # A server that is killed leaves its function's processes behind.
+        # A killed server would leave its function's processes behind.
         self.process.terminate()
         try:
             self.process.wait(SECONDS_MAX)
@@ -143,6 +144,13 @@ class Rules(unittest.TestCase):
             file.write(code)
         os.chmod(path, 0o755)
         return folder
+
+    def test_a_probe_does_not_call_the_function(self):
+        folder = self.write("def handle(event, ctx):\n    return 'called'\n")
+        more = {"entry": "app:handle", "health": "/_/health", "methods": ["POST"]}
+        with Running("python", folder, **more) as fn:
+            self.assertEqual(fn.call("GET", path="/_/health")[::2], (200, b"OK\n"))
+            self.assertEqual(fn.call("POST", path="/_/health")[::2], (200, b"called"))
 
     def test_answers_of_functions(self):
         code = (

@@ -66,7 +66,7 @@ impl Authority {
         Some(authority)
     }
 
-    /// Starts the authority again. It has then forgotten everything.
+    /// Restarts the authority, which then has forgotten everything.
     pub fn again(&mut self) {
         self.end();
         let dns = format!("127.0.0.1:{}", self.dns);

@@ -10,7 +10,9 @@ pub mod answering;
 pub mod certificates;
 pub mod cluster;
 pub mod compat;
+pub mod golang;
 mod http2_wire;
+pub mod images;
 pub mod kubernetes;
 pub mod load;
 pub mod log;
@@ -19,11 +21,14 @@ pub mod namespaces;
 #[path = "../../crates/cli/mote/tests/nats_server/process.rs"]
 pub mod nats;
 pub mod network;
+#[path = "../../crates/manage/images/tests/registry_server/process.rs"]
+pub mod registry;
 pub mod releases;
 pub mod restarting;
 pub mod schedule;
 pub mod service_manager;
 pub mod tree;
+pub mod wasm;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -33,7 +38,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest time for any single step of a test. It is long because the machine is shared. Tests for
-/// emulated machines are built with another number of seconds.
+/// emulated machines are built with a different value.
 pub const PATIENCE: Duration =
     Duration::from_secs(match option_env!("MOTE_TEST_PATIENCE_SECONDS") {
         Some(text) => match u64::from_str_radix(text, 10) {
@@ -154,7 +159,7 @@ pub fn free_address() -> SocketAddr {
     ([127, 0, 0, 1], free_port()).into()
 }
 
-/// A folder that sandboxes can read. They read it as another user.
+/// A folder that sandboxes can read. Sandboxes read as another user.
 fn readable_folder() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::Builder::new().prefix("mote-test").tempdir().expect("temp folder");
@@ -209,7 +214,7 @@ impl Node {
         let http = free_address();
         let coap = free_address();
         let out = std::fs::File::create(dir.path().join("up.out")).expect("log file");
-        // A node that is open to other machines can also be reached over loopback.
+        // A node that is open to other machines is also reachable over loopback.
         let is_open = flags.contains(&"--lan");
         let listen = |at: SocketAddr| {
             let host = if is_open { Ipv4Addr::UNSPECIFIED.into() } else { at.ip() };
@@ -379,8 +384,8 @@ impl Node {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Returns the output of `mote doctor`. The command ends with 1 if the machine lacks something,
-    /// which does not concern the test.
+    /// Returns the output of `mote doctor`. The command exits with 1 if the machine lacks
+    /// something, but that does not matter to the test.
     pub fn doctor(&self, args: &[&str]) -> String {
         let output = self.mote(&[&["doctor"], args].concat());
         assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
@@ -759,7 +764,11 @@ pub fn programs(node: u32) -> Vec<u32> {
     let sandboxes = children(node).into_iter().flat_map(children);
     let has_function = |pid: &u32| {
         let code = std::fs::read_dir(format!("/proc/{pid}/root/function"));
-        code.is_ok_and(|mut entries| entries.next().is_some())
+        // The root of an image has a folder for devices, and no folder for code.
+        code.map_or_else(
+            |_| std::fs::symlink_metadata(format!("/proc/{pid}/root/dev/shm")).is_ok(),
+            |mut entries| entries.next().is_some(),
+        )
     };
     sandboxes.flat_map(children).filter(has_function).collect()
 }

@@ -87,8 +87,8 @@ impl Far {
         ip(&format!("-n {} link set far {state}", self.name))
     }
 
-    /// Runs `work` on a thread in the other network. Its sockets and the programs that it starts
-    /// are there too.
+    /// Runs `work` on a thread in the other network. The thread's sockets, and the programs that it
+    /// starts, are in that network too.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let there = scope.spawn(|| {

@@ -26,7 +26,7 @@ pub struct Tally {
     pub answered: usize,
     /// Requests that were sent a second time, as their protocol permits.
     pub repeated: usize,
-    /// For each other request, why it has no answer or a wrong one.
+    /// For each lost request, why it has no answer or a wrong answer.
     pub lost: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
 //! Callers that follow a schedule: closed load, in which each caller waits for its answer, and open
-//! load.
+//! load, in which it does not.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;

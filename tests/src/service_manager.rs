@@ -143,7 +143,7 @@ impl ServiceManager {
         self.node.as_ref().expect("a node").id()
     }
 
-    /// Returns the next message of the node; `None` if none arrives within `patience`.
+    /// Returns the node's next message; `None` if none arrives within `patience`.
     pub fn told(&self, patience: Duration) -> Option<String> {
         self.notify.set_read_timeout(Some(patience)).expect("timeout");
         let mut buffer = [0; 4096];

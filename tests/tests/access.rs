@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 const TELLS: &str = "import json\n\ndef handle(event, ctx):\n    \
     return json.dumps({'caller': event.caller, 'headers': dict(event.headers), \
     'query': event.query, 'trigger': event.trigger})\n";
-/// Does the same for a WebSocket, which it accepts.
+/// Accepts a WebSocket, and does the same.
 const SOCKETS: &str = "async def app(scope, receive, send):\n    \
     if scope['type'] == 'websocket':\n        await receive()\n        \
     await send({'type': 'websocket.accept'})\n        await receive()\n";
@@ -173,8 +173,8 @@ fn coap_options(function: &str, key: Option<&str>, more: &[(u8, &[u8])]) -> Vec<
 fn coap(at: SocketAddr, function: &str, key: Option<&str>) -> (u8, Vec<u8>) {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    // A new id for each request. To a repeated message id from the same port, the node repeats its
-    // former answer, and the machine may give the same port again.
+    // Each request has a new id. The node repeats its former answer if a message id is repeated
+    // from the same port, and the machine may assign the same port again.
     static IDS: AtomicU16 = AtomicU16::new(0);
     let [high, low] = IDS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let mut request = vec![0x41, 1, high, low, 7];
@@ -306,7 +306,7 @@ fn the_apis_of_other_platforms_ask_for_keys() {
     });
     wait_for("the accepted calls", || {
         let seen = node.json(&["describe", "shut", "-o", "json"]);
-        // One call through each of the two fronts that answer, and one accepted call.
+        // There was one call through each of the two fronts that answer, and one accepted call.
         (seen["requests"]["total"] == 3).then_some(())
     });
 }
@@ -370,8 +370,8 @@ fn grpc(at: SocketAddr, function: &str, key: Option<&str>, field: &str) -> u16 {
     let output = command.arg(url).output().expect("curl");
     let text = String::from_utf8_lossy(&output.stdout).to_ascii_lowercase();
     assert!(text.starts_with("http/2 200"), "{text}");
-    // A failure is in the head. After a message, the outcome is in the trailers, which curl does
-    // not print. This front sends a message only with the outcome OK.
+    // A failure is reported in the head. After a message, the outcome is in the trailers, which
+    // curl does not print. This front sends a message only if the outcome is OK.
     let status = text.lines().find_map(|line| line.strip_prefix("grpc-status: "));
     status.map_or(0, |status| status.trim().parse().expect("a number"))
 }
@@ -436,7 +436,8 @@ fn openwhisk_asks_for_keys() {
     assert_eq!(seen("held")["x-api-key"], Value::Null);
     assert_eq!(seen("free")["mote-caller"], Value::Null);
     assert_eq!(seen("free")["x-api-key"], keys.good.as_str());
-    // The calls that were accepted with a key have run: an action, and a sequence that contains it.
+    // The calls that were accepted with a key have run: an action, and a sequence that contains the
+    // action.
     wait_for("the accepted activations", || {
         let list = send("GET", "activations?limit=200", None, &json!({})).json();
         let ran = |name: &str| {

@@ -1,4 +1,5 @@
-//! The access log of a node: one line for each HTTP request, whoever sends it and however it ends.
+//! The access log of a node: one line for each HTTP request, whoever sends the request and however
+//! it ends.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -148,7 +149,7 @@ fn logrotate_moves_the_file_and_no_line_is_lost() {
     let rules = logged.folder.path().join("rules");
     let path = logged.path();
     // logrotate does not rotate in a folder that other users may write to, and it reads only rules
-    // of its own user.
+    // that belong to its own user.
     let text = format!("{} {{\n  rotate 9\n  su root root\n}}\n", path.display());
     let text = if mote_tests::is_root() { text } else { text.replace("  su root root\n", "") };
     std::fs::write(&rules, text).expect("a file");

@@ -63,7 +63,7 @@ fn a_certificate_is_ordered_and_kept() {
         log.contains("received a new").then_some(log)
     });
     assert!(log.contains("it expires in 89 days") || log.contains("in 90 days"), "{log}");
-    // The node answers questions of the authority only while an order is running.
+    // The node answers the authority's checks only while an order is running.
     let question = format!(
         "openssl s_client -connect {https} -servername a.example -alpn acme-tls/1 </dev/null"
     );
@@ -72,7 +72,8 @@ fn a_certificate_is_ordered_and_kept() {
     let node = node.stop_and_restart();
     assert_eq!(seen("a.example", &https, "-serial"), serial);
     assert_eq!(authority.issued(), 1, "it is not ordered again");
-    // Other names need another certificate. Meanwhile the authority has forgotten the account.
+    // Other names need another certificate. The authority has forgotten the account in the
+    // meantime.
     authority.again();
     let flags = authority.flags("d.example", "default");
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
@@ -181,7 +182,8 @@ fn a_short_certificate_is_replaced_without_a_failed_request() {
     });
     assert!(second.starts_with("serial="), "{second}");
     assert_eq!(ask(&authority, "a.example", &https).as_deref(), Some("here"));
-    // The broker has the same certificate as the front, which by now may already be the next one.
+    // The broker has the same certificate as the front. By now, this may already be the next
+    // certificate.
     wait_for("the certificate of the front", || {
         let of_broker = seen("a.example", &mqtts, "-serial");
         (of_broker == seen("a.example", &https, "-serial") && of_broker != first).then_some(())

@@ -1,6 +1,8 @@
 //! The context of a function in WSGI and ASGI applications and in `fetch`, and the state while a
 //! function loads.
 
+use std::process::Command;
+
 use mote_tests::{Node, skip, wait_for};
 
 const MANIFEST: &str = "version = 1\n[allow]\nfunctions = [\"called\"]\n";
@@ -174,4 +176,25 @@ export const handle = () => said.join(' ');
     assert_eq!(node.get("/loop").text(), "1 1");
     node.deploy_ok("node", &[("index.mjs", NODE)]);
     assert_eq!(node.get("/node").text(), "300 unavailable");
+}
+
+/// The examples run as they are, each with a usual server of its language.
+#[test]
+fn servers_in_other_languages_answer() {
+    let node = Node::start();
+    for (language, program) in [("ruby", "puma"), ("php", "php"), ("java", "javac")] {
+        if Command::new(program).arg("--version").output().is_err() {
+            let why = format!("{program} is not installed: scripts/setup.sh languages");
+            skip(language, &why);
+            continue;
+        }
+        let name = format!("hello-{language}");
+        let folder = mote_tests::repository().join("examples/languages").join(&name);
+        node.ok(&["deploy", &folder.display().to_string()]);
+        let said = node.get(&format!("/{name}")).text();
+        assert!(said.to_lowercase().ends_with(language), "{name}: {said}");
+        assert_eq!(node.post(&format!("/{name}/upper"), b"abc").text(), "ABC", "{name}");
+        node.ok(&["scale", &name, "0"]);
+        assert_eq!(node.post(&format!("/{name}/upper"), b"again").text(), "AGAIN", "{name}");
+    }
 }

@@ -116,6 +116,8 @@ fn users_may_do_what_their_filters_say() {
     let thermo = ["-V", "5", "-u", "thermo", "-P", "s3cret", "-q", "1"];
     let with = |more: &[&'static str]| [&thermo[..], more].concat();
     wait_until(port, &with(&["-t", "sensors/a/temp", "-m", "1"]), true);
+    let order = ["-V", "5", "-u", "watch", "-P", "w", "-q", "1", "-t", "orders/1", "-m", "1"];
+    wait_until(port, &order, true);
     for wrong in [
         ["-u", "thermo", "-P", "wrong"],
         ["-u", "nobody", "-P", "x"],
@@ -260,8 +262,8 @@ fn what_clients_rely_on_survives_the_end_of_the_broker_and_of_the_node() {
     publish_ok(port, &["-t", "state/a", "-m", "on", "-r", "-q", "1"]);
     publish_ok(port, &["-t", "kept/1", "-m", "one", "-q", "1"]);
     publish_ok(port, &["-t", "kept/2", "-m", "two", "-q", "2"]);
-    // The library writes to disk with a delay, so a kill may lose what was acknowledged a moment
-    // ago.
+    // The library writes to disk with a delay, so a kill may lose messages that were acknowledged a
+    // moment ago.
     let settled = Subscriber::start(port, &["-t", "state/#", "-q", "1"]);
     assert_eq!(settled.wait(1), ["state/a on"]);
     drop(settled);
@@ -459,7 +461,7 @@ fn attackers_use_bounded_memory() {
     let mut rest = Vec::new();
     assert!(large.read_to_end(&mut rest).is_err() || rest.len() < 64);
 
-    // Hundreds of subscriptions. Most of them are refused.
+    // A client asks for hundreds of subscriptions. Most of them are refused.
     let mut many = accepted("many", true);
     let filters: Vec<_> = (0..1_000).map(|at| format!("f/{at}/+/#")).collect();
     let _ = many.write_all(&subscribe(&filters));
@@ -475,7 +477,7 @@ fn attackers_use_bounded_memory() {
     while sent < 200 << 20 && source.write_all(&large).is_ok() {
         sent += large.len();
     }
-    // Messages to keep, for topics that nobody will ever use.
+    // A client publishes messages to keep, for topics that nobody will ever use.
     let mut kept = accepted("kept", true);
     for at in 0..5_000 {
         let mut packet = message(&format!("kept/{at}"), 1_000);

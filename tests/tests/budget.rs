@@ -1,6 +1,6 @@
 //! The memory budget of a node: idle instances are evicted, and working ones never are. A caller
-//! that cannot be served in time is told so (R71). Also `mote scale` (R119), and the choice of the
-//! instance for a call (R76, R100).
+//! that cannot be served in time receives an error that says so (R71). Also `mote scale` (R119),
+//! and the choice of the instance for a call (R76, R100).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -257,7 +257,7 @@ fn scaling_by_hand() {
     wait_for("three instances", || (instances(&node, "f") == 3).then_some(()));
     let text = node.ok(&["describe", "f"]);
     assert!(text.contains("started (scale): mote scale asked for it"), "{text}");
-    // The autoscaler continues to work. For now it keeps the instances and uses them.
+    // The autoscaler continues to work. For now, it keeps the instances, and they are used.
     for _ in 0..5 {
         assert_eq!(node.post("/f", b"0").status, 200);
     }
@@ -346,8 +346,8 @@ fn a_thousandth_idle_function_costs_as_little_as_the_first() {
             functions.iter().all(|f| f["instances"] == serde_json::json!([])).then_some(())
         });
     };
-    // Leaves out memory that is allocated once for all functions, and the memory for an answer that
-    // lists many functions.
+    // These deploys are not measured. They allocate the memory that all functions share, and the
+    // memory for an answer that lists many functions.
     (0..10).for_each(deploy);
     settle();
     let before = resident(node.pid());
@@ -381,8 +381,10 @@ fn field(pid: u32, name: &str) -> u64 {
     line.split_whitespace().next().expect("a number").parse().expect("a number")
 }
 
+/// Bytes of the process's own memory. Pages of its program are not counted: the kernel takes and
+/// reads those again as it likes.
 fn resident(pid: u32) -> u64 {
-    field(pid, "VmRSS:") << 10
+    field(pid, "RssAnon:") << 10
 }
 
 fn threads(pid: u32) -> u64 {

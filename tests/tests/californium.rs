@@ -147,7 +147,7 @@ fn require(program: &str) -> Result<(), String> {
 fn build(files: &[PathBuf], text: &str, built: &Path) -> Result<(), String> {
     let cache = built.parent().expect("a folder");
     std::fs::create_dir_all(cache).map_err(|error| error.to_string())?;
-    // Built in a temporary folder, so that another run never finds a partial build.
+    // The build runs in a temporary folder, so that another run never finds a partial build.
     let fresh = tempfile::Builder::new().prefix("californium-").tempdir_in(cache);
     let fresh = fresh.map_err(|error| error.to_string())?;
     let lib = fresh.path().join("lib");

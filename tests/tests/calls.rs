@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use mote_tests::{Node, skip, wait_for};
+use mote_tests::{Node, golang, skip, wait_for};
 
 const PYTHON: &str = r#"
 def handle(event, ctx):
@@ -116,7 +116,7 @@ fn check(node: &Node, kind: &str) {
     let answer = node.post(&format!("/{kind}?to=called&path=/x&query=a=b"), b"body");
     assert_eq!(answer.text(), format!("POST /x a=b function {kind} body"), "{}", node.log());
     assert_eq!((answer.status, answer.header("x-called")), (200, Some("yes")));
-    // A status other than 200 is an answer too, and not an error of the call.
+    // A status other than 200 is also an answer, not an error of the call.
     assert_eq!(ask("to=called&path=/teapot", b""), (418, "teapot".to_owned()));
     let (_, text) = ask("to=called&path=/fail", b"");
     assert!(text.starts_with("failed 500: called failed: ValueError: on purpose"), "{text}");
@@ -163,11 +163,10 @@ fn node_functions_call_others() {
 
 #[test]
 fn go_functions_call_others() {
-    let found = std::process::Command::new("go").arg("version").output();
-    if !found.is_ok_and(|output| output.status.success()) {
+    let node = node_with_called();
+    if !golang::prepare(&node) {
         return skip("go_functions_call_others", "Go is not installed");
     }
-    let node = node_with_called();
     let module = "module function\n\ngo 1.21\n";
     node.deploy_ok("go", &[("handler.go", GO), ("go.mod", module), ("mote.toml", MANIFEST)]);
     check(&node, "go");

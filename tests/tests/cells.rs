@@ -573,7 +573,7 @@ fn a_cell_that_falls_silent_is_noticed_within_two_seconds() {
     let cell = a.sees("b");
     assert_eq!(cell["state"], "unreachable");
     assert!(cell["last_error"].as_str().is_some_and(|text| text.contains("silent")), "{cell}");
-    // Meanwhile no invocation is sent to that cell.
+    // In the meantime, no invocation is sent to that cell.
     let busy = a.occupy(0.5);
     assert_eq!(a.who(), "a");
     busy.join().expect("an answer");

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use mote_tests::mqtt::{self, Broker};
-use mote_tests::{Answer, Node, repository, skip, wait_for};
+use mote_tests::{Answer, Node, golang, repository, skip, wait_for};
 use serde_json::{Value, json};
 
 const MODULE: &str = "module f\n\ngo 1.21\n";
@@ -19,7 +19,7 @@ fn fixture(name: &str) -> String {
 fn deploy_echoes(node: &Node) -> Vec<&'static str> {
     node.deploy_ok("py", &[("app.py", &fixture("echo.py"))]);
     node.deploy_ok("js", &[("index.mjs", &fixture("echo.mjs"))]);
-    if Command::new("go").arg("version").output().is_err() {
+    if !golang::prepare(node) {
         skip("CloudEvents in Go", "Go is not installed");
         return vec!["py", "js"];
     }
@@ -156,7 +156,7 @@ fn events_arrive_and_leave_over_mqtt() {
     let node = Node::start_with(&["--mqtt-broker", &broker.url()]);
     let mut names =
         vec![("py", "app.py", fixture("echo.py")), ("js", "index.mjs", fixture("echo.mjs"))];
-    if Command::new("go").arg("version").output().is_ok() {
+    if golang::prepare(&node) {
         names.push(("go", "handler.go", fixture("echo.go")));
     }
     for (name, file, code) in &names {

@@ -407,12 +407,12 @@ fn manifests_that_cannot_be_honoured_are_refused_by_name() {
         assert!(!output.status.success() && said.contains(expected), "{expected}: {said}");
     };
     let stack = "provider: {name: openfaas}\nfunctions:\n  f:\n    ";
-    check("a.yml", &format!("{stack}image: x"), "f: lang \"\" is not supported");
+    check("a.yml", &format!("{stack}secrets: [x]"), "f: lang \"\" is not supported");
     check("b.yml", &format!("{stack}lang: java11"), "f: lang \"java11\" is not supported");
     let nuclio = "apiVersion: nuclio.io/v1\nmetadata: {name: f}\nspec: {runtime: ";
     check("c.yml", &format!("{nuclio}java}}"), "f: runtime \"java\" is not supported");
     let knative = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: f}\n";
-    check("d.yml", knative, "f: a service that is only an image is not supported");
+    check("d.yml", knative, "f: a function without code and image is not supported");
     let func = "specVersion: 0.36.0\nname: f\nruntime: quarkus";
     check("e.yml", func, "f: runtime \"quarkus\" is not supported");
     check("f.yml", "a: [1", "not valid YAML");

@@ -3,17 +3,17 @@
 use std::process::Command;
 
 use mote_tests::compat::{call, check_error, deploy, deploy_manifest, fixture};
-use mote_tests::{Answer, Node, skip};
+use mote_tests::{Answer, Node, golang, skip};
 use serde_json::json;
 
 /// Starts a node. Returns `None` if Go is missing.
 fn node(test: &str) -> Option<Node> {
-    let found = Command::new("go").arg("version").output();
-    if !found.is_ok_and(|output| output.status.success()) {
+    let node = Node::start();
+    if !golang::prepare(&node) {
         skip(test, "Go is not installed");
         return None;
     }
-    Some(Node::start())
+    Some(node)
 }
 
 fn event(node: &Node, path: &str, kind: &str, body: &[u8]) -> Answer {

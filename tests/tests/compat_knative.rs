@@ -108,7 +108,7 @@ fn node_answers() {
     let status = node.get("/answers/status");
     assert_eq!((status.status, status.header("x-kind")), (418, Some("teapot")));
     assert_eq!(node.get("/answers/object").json(), json!({ "answer": 42 }));
-    // Without a body, the answer is the object itself, as in faas-js-runtime since 0.9.5.
+    // An object without a body is itself the answer, as in faas-js-runtime since 0.9.5.
     let missing = node.get("/answers/missing");
     assert_eq!(missing.status, 404);
     assert_eq!(missing.json(), json!({ "statusCode": 404, "result": "no such city" }));

@@ -38,9 +38,8 @@ const ROWS: [Condition; 10] = [
     Condition::BodyTooLarge,
 ];
 
-/// tinyFaaS has neither a deadline nor a queue nor a limit of bodies. A node has them, and answers
-/// 413 for a body that is too long, and otherwise 500, as for every failure. Uploads overwrite
-/// functions.
+/// tinyFaaS has no deadline, no queue and no body limit. A node has all three. It answers 413 for a
+/// body that is too long, and otherwise 500, as for every failure. Uploads overwrite functions.
 const TINYFAAS: Cells = [
     Some(404),
     Some(200),
@@ -80,7 +79,7 @@ const NUCLIO: Cells = [
 ];
 
 /// Knative functions are called at the node's own front. Here there are neither a management API
-/// nor accepted calls, and the limit of bodies is the node's.
+/// nor accepted calls, and the body limit is the node's.
 const KNATIVE: Cells =
     [Some(404), Some(500), Some(504), Some(503), Some(502), None, None, None, None, Some(413)];
 /// As for Knative. Kubeless has no queue that could be full, but a node has one.

@@ -1,4 +1,4 @@
-//! The dashboard: its files, the sessions of browsers, and what a page of somebody else cannot do.
+//! The dashboard: its files, browser sessions, and what another site's page cannot do.
 
 use std::fs::Permissions;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -130,7 +130,7 @@ fn a_code_works_once_and_for_a_minute() {
     assert_refused(&answer, 415, "M1403");
     if is_long() {
         let (address, code) = self::code(&node);
-        // Measured: a code that is tried before its end would be used.
+        // Measured: a code that is tried before it expires would be used up.
         std::thread::sleep(Duration::from_secs(61));
         let late = log_in(address, &format!("{{\"code\":\"{code}\"}}"), &[]);
         assert_refused(&late, 401, "M1401");
@@ -152,14 +152,14 @@ fn a_session_has_the_rights_of_its_token_and_ends_with_it() {
     assert_refused(&viewer.get("/v1/audit"), 403, "M1407");
     assert_eq!(owner.get("/v1/audit").status, 200);
 
-    // A code that the session makes has the same rights. A token goes before a cookie.
+    // A code that the session makes has the same rights. A token takes precedence over a cookie.
     let made = viewer.call("POST", "/v1/session/code", b"").json();
     let url = made["url"].as_str().expect("an address");
     assert!(url.starts_with(&format!("http://{admin}/dashboard/#code=")), "{url}");
     let proof = format!("{{\"code\":{}}}", made["code"]);
     let second = Browser::log_in(admin, &proof);
     assert_eq!(second.get("/v1/session").json()["name"], "reader");
-    // What a session begins ends with its logout.
+    // Sessions and codes that a session has begun end when it logs out.
     let third = Browser::log_in(admin, &with_token(&reader));
     let proof = || {
         let made = third.call("POST", "/v1/session/code", b"").json();
@@ -186,7 +186,7 @@ fn a_session_has_the_rights_of_its_token_and_ends_with_it() {
     assert_ends(followed);
     assert_eq!(owner.get("/v1/functions").status, 200);
 
-    // Wrong tokens at the login count like wrong bearer tokens, and right ones are not slowed down.
+    // Wrong tokens at the login count like wrong bearer tokens. Right tokens are not slowed down.
     let tries = (0..40).map(|_| log_in(admin, &with_token("wrong"), &[]).status);
     assert_eq!(tries.max(), Some(429));
     let wrong = call_at(admin, "GET", "/v1/status", &[("authorization", "Bearer wrong")], b"");
@@ -255,7 +255,7 @@ fn pages_of_others_cannot_use_a_session() {
     for site in ["cross-site", "same-site"] {
         assert_refused(&get(&[("sec-fetch-site", site)]), 403, "M1410");
     }
-    // A name of somebody else that leads to loopback (DNS rebinding).
+    // Somebody else's host name that leads to loopback (DNS rebinding).
     let port = browser.address.port();
     let evil = format!("evil.example:{port}");
     assert_refused(&get(&[("host", &evil)]), 403, "M1410");

@@ -1,4 +1,4 @@
-//! The demo of the README: all examples, temperatures for a whole year, and some months of them
+//! The README's demo: all examples, temperatures for a whole year, and a few months of these
 //! through an MQTT broker.
 
 use std::process::Command;

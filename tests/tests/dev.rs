@@ -1,4 +1,5 @@
-//! `mote new`, `mote dev` and `mote test`: from the first file to a debugger, as a developer does it.
+//! `mote new`, `mote dev` and `mote test`: the way of a developer from the first file to a
+//! debugger.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -14,7 +15,7 @@ use mote_tests::{
 };
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-/// `mote dev` at a project in a temporary folder. Dropping it ends the program.
+/// `mote dev` on a project in a temporary folder. Dropping it ends the program.
 struct Dev {
     child: Child,
     /// Everything that the program has printed.
@@ -49,7 +50,7 @@ fn mote(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Lets a program work in a folder, and keep all its files there.
+/// Makes a program work in a folder, and keep all its files there.
 fn mote_environment<'c>(command: &'c mut Command, dir: &Path) -> &'c mut Command {
     command.current_dir(dir).env("TMPDIR", dir.join("tmp")).env("XDG_CACHE_HOME", dir.join("cache"))
 }
@@ -154,7 +155,7 @@ impl Dev {
         wait_for("the end", || self.child.try_wait().expect("our child"))
     }
 
-    /// What the program has left in its folder.
+    /// The files that the program has left in its folder.
     fn left(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.dir.path().join("tmp")).expect("a folder");
         entries.map(|entry| entry.expect("an entry").path()).collect()
@@ -286,7 +287,7 @@ fn the_folder_of_a_killed_session_is_removed() {
     let mut dev = Dev::start(&[("app.py", ONE)], &["--http", "127.0.0.1:0"]);
     assert_eq!(dev.get("").text(), "one");
     let [former] = dev.left().try_into().expect("a folder");
-    // Another session must not remove it meanwhile.
+    // Another session must not remove the folder meanwhile.
     let test = |dev: &Dev| mote(dev.dir.path(), &["test", "attic"]).output().expect("it runs");
     assert!(text(&test(&dev)).contains("M0106"));
     assert_eq!(dev.left(), [former]);
@@ -404,7 +405,7 @@ fn an_interrupt_ends_it_and_leaves_nothing() {
     signal(dev.child.id(), "INT");
     assert_eq!(dev.ended().code(), Some(0));
     assert_eq!(dev.left(), Vec::<PathBuf>::new());
-    // The terminal is closed. The tests themselves may be running without one.
+    // The terminal is closed. The tests themselves may be running without a terminal.
     let dir = project(&[("app.py", ONE)]);
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP", mote_binary().to_str().expect("text")]);
@@ -448,7 +449,7 @@ fn a_build_command_runs_once_for_each_save() {
 fn a_debugger_stops_a_function_of_node() {
     let code = "export function handle(event) {\n  const word = event.path.slice(1);\n  \
                 return word.toUpperCase();\n}\n";
-    // Calls may take as long as somebody looks at them.
+    // A call may take as long as somebody looks at it in a debugger.
     let manifest = "version = 1\n[limits]\ntimeout = \"100ms\"\n";
     let files = [("index.mjs", code), ("mote.toml", manifest)];
     let dev = Dev::start(&files, &["--http", "127.0.0.1:0", "--inspect"]);
@@ -496,7 +497,7 @@ fn a_debugger_stops_a_function_of_python() {
     debug(dev, "python", ("app.py", "3", "word"), "'ada'\nADA\n");
 }
 
-/// Lets a debugger stop at a line, look at an expression, and go on.
+/// Lets a debugger stop at a line, evaluate an expression, and continue.
 fn debug(mut dev: Dev, kind: &str, (file, line, look): (&str, &str, &str), expected: &str) {
     let (address, path) = dev.address();
     let all = dev.wait("debugger at ");
@@ -512,7 +513,7 @@ fn debug(mut dev: Dev, kind: &str, (file, line, look): (&str, &str, &str), expec
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{errors}\n{printed}");
 }
 
-/// From the first file to the dashboard, as somebody does it who has never seen `mote`.
+/// From the first file to the dashboard, in the steps of somebody who has never seen `mote`.
 #[test]
 fn a_newcomer_goes_from_nothing_to_the_dashboard() {
     let has = |module: &str| {
@@ -595,7 +596,9 @@ fn the_tests_of_each_template_pass_in_the_sandbox() {
         let language = template.rsplit('-').next().unwrap_or_default();
         let is_there = match language {
             "typescript" => has_types,
-            // The first build compiles the standard library, which takes a while.
+            // The first build compiles the standard library, which takes a while. The tests of a
+            // Rust function are cargo's.
+            "rust" | "wasm" => false,
             "go" => mote_tests::is_long() && Path::new("/usr/local/go/bin/go").exists(),
             "node" => has("node"),
             _ => true,
@@ -609,6 +612,47 @@ fn the_tests_of_each_template_pass_in_the_sandbox() {
         let tested = mote(dir.path(), &["test", template]).output().expect("it runs");
         assert!(tested.status.success(), "{template}: {}", text(&tested));
     }
+}
+
+/// Cargo builds the program of a new Rust function, and the node runs it.
+#[test]
+fn a_rust_function_is_built_and_served() {
+    if Command::new("cargo").arg("--version").output().is_err() {
+        return skip("Rust", "cargo is not installed");
+    }
+    let dir = project(&[]);
+    let made = mote(dir.path(), &["new", "rusty", "-t", "rust"]).output().expect("it runs");
+    assert!(made.status.success(), "{}", text(&made));
+    let node = mote_tests::Node::start();
+    let folder = dir.path().join("rusty");
+    let deploy = |arguments: &[&str]| {
+        let folder = folder.display().to_string();
+        let all: Vec<&str> = ["deploy", folder.as_str()].iter().chain(arguments).copied().collect();
+        node.mote(&all)
+    };
+    let deployed = deploy(&[]);
+    assert!(deployed.status.success(), "{}", text(&deployed));
+    assert_eq!(node.get("/rusty?name=Ada").text(), "Hello, Ada!\n");
+    assert_eq!(node.json(&["describe", "rusty", "-o", "json"])["runtime"], "rust");
+    let state = "use mote_function::{serve, Event, Level};\n\nfn main() {\n    \
+                 serve(|event: Event| -> Result<String, Box<dyn std::error::Error>> {\n        \
+                 event.log(Level::Warn, \"counts\");\n        \
+                 if event.path() == \"/fail\" { return Err(\"no luck\".into()); }\n        \
+                 Ok(event.kv().increment(\"n\", 2)?.to_string())\n    });\n}\n";
+    write(&folder.join("src/main.rs"), state);
+    let deployed = deploy(&[]);
+    assert!(deployed.status.success(), "{}", text(&deployed));
+    assert_eq!(node.get("/rusty").text(), "2");
+    let answer = node.get("/rusty");
+    assert_eq!(answer.text(), "4");
+    let id = answer.header("mote-invocation").expect("an id");
+    assert!(node.ok(&["logs", "rusty", "--invocation", id]).contains("warn"), "a line of the call");
+    assert_eq!(node.get("/rusty/fail").status, 500);
+    assert!(node.ok(&["logs", "rusty"]).contains("no luck"));
+    write(&folder.join("src/main.rs"), "fn main() { broken }\n");
+    let failed = deploy(&[]);
+    assert!(!failed.status.success() && text(&failed).contains("M0402"), "{}", text(&failed));
+    assert_eq!(node.get("/rusty").text(), "6");
 }
 
 #[test]
@@ -631,7 +675,7 @@ fn the_exit_code_is_that_of_the_tests() {
     let failed = test(&[]);
     assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
     assert!(text(&failed).contains("'two' != 'one'"), "{}", text(&failed));
-    // What runs in the sandbox cannot change the project.
+    // Code in the sandbox cannot change the project.
     let shell = "#!/bin/sh\ntouch /function/made && exit 1\ntest ! -e /etc/shadow\n";
     let dir = project(&[("run.sh", "#!/bin/sh\necho 1\n"), ("tests/a.sh", shell)]);
     let output = mote(dir.path(), &["test", "attic"]).output().expect("it runs");
@@ -643,6 +687,30 @@ fn the_exit_code_is_that_of_the_tests() {
     assert!(text(&none).contains("error[M0106]"), "{}", text(&none));
     let left = fs::read_dir(dir.path().join("tmp")).expect("a folder").count();
     assert_eq!(left, 0, "nothing is left");
+}
+
+#[test]
+fn tests_of_a_function_with_secrets_run() {
+    let check = "import unittest\nimport app\n\nclass Test(unittest.TestCase):\n    \
+                 def test_one(self):\n        self.assertEqual(app.value, 'open sesame')\n";
+    let dir = project(&[
+        (
+            "app.py",
+            "import os\nvalue = os.environ['DOOR']\ndef handle(event, ctx):\n    return value\n",
+        ),
+        ("mote.toml", "version = 1\n[env]\nDOOR = { secret = \"door-word\" }\n"),
+        ("test_app.py", check),
+    ]);
+    let missing = mote(dir.path(), &["test", "attic"]).output().expect("it runs");
+    assert!(!missing.status.success());
+    let said = text(&missing);
+    assert!(said.contains("error[M0414]") && said.contains(".env"), "{said}");
+    let mut with_variable = mote(dir.path(), &["test", "attic"]);
+    let passed = with_variable.env("DOOR_WORD", "open sesame").output().expect("it runs");
+    assert_eq!(passed.status.code(), Some(0), "{}", text(&passed));
+    write(&dir.path().join("attic/.env"), "DOOR_WORD=open sesame\n");
+    let passed = mote(dir.path(), &["test", "attic"]).output().expect("it runs");
+    assert_eq!(passed.status.code(), Some(0), "{}", text(&passed));
 }
 
 #[test]
@@ -666,7 +734,7 @@ fn new_files_replace_none() {
     assert!(text(&output).contains("next:  mote dev cellar/bell"), "{}", text(&output));
 }
 
-/// A program that `scripts/setup.sh` or the machine has.
+/// A program that `scripts/setup.sh` has installed, or that the machine has.
 fn tool(name: &str) -> Option<PathBuf> {
     let cache = repository().join(".cache");
     let places = [cache.join("test-venv/bin"), cache.join("test-node/node_modules/.bin")];

@@ -2,7 +2,7 @@
 //!
 //! Every block marked `console` in README.md, the tutorial and the guides is a session. A shell
 //! runs the lines that begin with `$ `. Lines that begin with `> ` continue the command above. The
-//! other lines are what the command prints. A command without such lines may print anything.
+//! other lines are the command's output. A command without such lines may print anything.
 //!
 //! - `…` stands for a part that differs from run to run; alone on a line, it stands for any number
 //!   of lines. Runs of spaces count as one, because columns are as wide as their content.
@@ -399,7 +399,7 @@ fn missing(command: &str) -> Option<&'static str> {
     names.iter().all(|name| which(name).is_none()).then_some(tool)
 }
 
-/// Runs a document and prints which parts ran and which did not.
+/// Runs a document, and prints which parts ran and which did not.
 fn check(document: &str) {
     if NEED_PROCESSORS.contains(&document) && has_one_processor() {
         return skip(document, "it shows several instances, and this machine has one processor");
@@ -489,6 +489,7 @@ documents! {
     fleet: "docs/guides/fleet.md",
     moving_to_kubernetes: "docs/guides/moving-to-kubernetes.md",
     routes: "docs/guides/routes.md",
+    images: "docs/guides/images.md",
     static_files: "docs/guides/static-files.md",
     schedules: "docs/guides/schedules.md",
     streams: "docs/guides/streams.md",
@@ -496,6 +497,7 @@ documents! {
     developing: "docs/guides/developing.md",
     the_lab: "docs/guides/the-lab.md",
     upgrades: "docs/guides/upgrades.md",
+    webassembly: "docs/guides/webassembly.md",
     writing_functions: "docs/guides/writing-functions.md",
 }
 

@@ -23,8 +23,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// Starts a node. With `asks`, the node asks clients for certificates. If this machine lacks
-    /// something, reports `test` as skipped.
+    /// Starts a node. With `asks`, the node asks clients for certificates. If this machine lacks a
+    /// program, reports `test` as skipped.
     fn start(test: &str, asks: bool) -> Option<Self> {
         let folder = certificates(test)?;
         if secure_coap_clients().is_empty() {

@@ -125,7 +125,7 @@ fn what_a_lost_cell_had_accepted_ends_once_on_another_one() {
         );
     }
 
-    // The cell comes back with an empty disk and takes its journal back.
+    // The cell returns with an empty disk and takes its journal back.
     cluster.start_cell(name.clone());
     cluster.wait_until_synced();
     let back = cluster.cells.len() - 1;
@@ -268,7 +268,7 @@ fn each_time_of_a_schedule_is_accepted_once_whoever_is_lost() {
         total += times.len();
     }
     println!("{total} times, each once, {kills} kills; schedules moved in {longest:?} at most");
-    // Their runs have ended, so none waits for a cell that is gone.
+    // The runs of these times have ended, so no run waits for a cell that is gone.
     wait_for("the runs to end", || {
         let list = cluster.cells[home(&cluster)].node.management("/v1/invocations?state=dead");
         assert_eq!(list["invocations"].as_array().map(Vec::len), Some(0), "{list}");
@@ -291,7 +291,7 @@ fn the_doctor_says_what_a_cluster_without_nats_lacks() {
     let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
     let error = String::from_utf8_lossy(&doctor.stderr);
     assert!(text.contains("install --nats"), "{text}{error}{}", cluster.logs());
-    // Without any cell, the answer says so.
+    // If there is no cell, the answer says so.
     cluster.end_pod(0);
     wait_for("the doctor to miss the cell", || {
         let text = String::from_utf8_lossy(&cluster.mote(&["doctor"]).stdout).into_owned();

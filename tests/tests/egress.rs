@@ -1,5 +1,5 @@
-//! The destinations that functions may reach, and how their connections and datagrams behave: ends,
-//! resets, back-pressure, limits, large amounts of data.
+//! The destinations that functions may reach, and how their connections and datagrams behave:
+//! closing, resets, back-pressure, limits, large amounts of data.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 
 use mote_tests::{Node, free_port};
 
-/// The destination of most tests. It is the same inside and outside of the sandbox.
+/// The destination in most tests. It is the same inside and outside the sandbox.
 const DOOR: &str = "127.0.0.1";
 
-/// A server outside of the sandbox that accepts this number of connections, each on a thread.
+/// A server outside the sandbox that accepts this number of connections, each on a thread.
 fn outside<T: Send + 'static>(
     connections: usize,
     serve: impl Fn(TcpStream) -> T + Send + Sync + 'static,
@@ -34,7 +34,7 @@ fn outside<T: Send + 'static>(
     (port, all)
 }
 
-/// A server outside of the sandbox for one connection. It waits for a signal before it uses the
+/// A server outside the sandbox for one connection. It waits for a signal before it uses the
 /// connection.
 fn reluctant<T: Send + 'static>(
     serve: impl Fn(TcpStream) -> T + Send + Sync + 'static,
@@ -335,8 +335,8 @@ fn connections_of_one_function_leave_descriptors_for_others() {
     node.deploy_ok("hog", &[("app.py", &code), ("mote.toml", &manifest)]);
     node.deploy_ok("other", &[("app.py", "def handle(event, ctx):\n    return 'ok'\n")]);
     assert_eq!(node.get("/hog").text(), "480");
-    // The limit is the share of one destination. If the node may open few files, an eighth of them
-    // is less.
+    // The limit is the share of one destination. If the node may open only few files, the limit is
+    // an eighth of them.
     let has_said =
         || node.log_lines("hog").iter().any(|line| line.message.contains("too many connections"));
     mote_tests::wait_for("all that it can get", || {
@@ -416,7 +416,7 @@ fn any_host_is_reached_where_the_manifest_says_so_and_the_node_never() {
     let other = call("port", format!("to {own}:{}", if port == 81 { 82 } else { 81 }));
     assert!(other.contains("Connection refused"), "{other}");
 
-    // All usual ports are open, and in addition one destination by its name.
+    // All usual ports are open, and also one destination, by its name.
     let local = TcpListener::bind("127.0.0.1:0").unwrap();
     let local_port = local.local_addr().unwrap().port();
     std::thread::spawn(move || {

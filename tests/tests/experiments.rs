@@ -314,8 +314,8 @@ fn hpa(name: &str, callers: &[u32], short_s: f64, directions: &[(f64, f64)]) {
     let node = Node::start();
     // The study's pods were fully used at four calls per second; an instance here is at 20. `auto`
     // keeps an instance until its memory has cost as much as a start. That takes seconds, which is
-    // more than the short form lasts. Therefore the short form shortens this time as it shortens
-    // the steps.
+    // longer than the short form lasts, so the short form shortens this time in the same way as the
+    // steps.
     let idle = if is_long() { "" } else { "\nidle = \"200ms\"" };
     let ten = manifest("concurrency = 1", &format!("max = 10\nmin = 1{idle}"));
     node.deploy_ok("f", &[("app.py", &waits_python(50)), ("mote.toml", &ten)]);

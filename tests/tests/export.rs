@@ -1,5 +1,5 @@
-//! `mote export kubernetes`: what the command writes works without mote, and a Kubernetes API
-//! server accepts it.
+//! `mote export`: what the command writes works without mote, a Kubernetes API server accepts it, and
+//! an exported image runs on a node like every image.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use mote_tests::kubernetes::ApiServer;
-use mote_tests::{call_at, free_address, mote_binary, repository};
+use mote_tests::{Node, call_at, free_address, mote_binary, repository};
 use serde_json::Value;
 
 fn export(path: &Path, out: &Path, more: &[&str]) -> Output {
@@ -25,7 +25,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A function as its container runs it, except that the folders of the image are at another place.
+/// A function as its container runs it, except that the image's folders are in another place.
 struct Container {
     child: Child,
     address: SocketAddr,
@@ -172,4 +172,49 @@ fn an_api_server_accepts_the_objects() {
         let objects = std::fs::read_to_string(folder.path().join("objects.yaml")).expect("file");
         server.ok(&["apply", "--dry-run=server", "--validate=strict", "-f", "-"], &objects);
     }
+}
+
+fn export_image(path: &Path, out: &Path) -> Output {
+    let mut command = Command::new(mote_binary());
+    command.args(["export", "image"]).arg(path).arg("--out").arg(out);
+    command.output().expect("the binary starts")
+}
+
+#[test]
+fn an_exported_image_is_deployed_like_every_image() {
+    let dir = tempfile::tempdir().expect("temp folder");
+    let node = Node::start();
+    for (example, body, expected) in [
+        ("hello-python", "", "mote"),
+        ("echo-node", "körper", "körper"),
+        ("echo-shell", "in", "in"),
+    ] {
+        let output = export_image(&repository().join("examples").join(example), dir.path());
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(said(&output).contains("without its name in front"), "{}", said(&output));
+        let archive = dir.path().join(format!("{example}.tar"));
+        node.ok(&["deploy", archive.to_str().expect("UTF-8")]);
+        let answer = node.post(&format!("/{example}"), body.as_bytes());
+        assert_eq!((answer.status, answer.text().as_str()), (200, expected), "{example}");
+        assert_eq!(node.get(&format!("/{example}/_/health")).text(), "OK\n");
+    }
+    // Nothing but the archives remains, and none of them is overwritten.
+    assert_eq!(std::fs::read_dir(dir.path()).expect("folder").count(), 3);
+    let again = export_image(&repository().join("examples/echo-shell"), dir.path());
+    assert!(said(&again).contains("already exists"), "{}", said(&again));
+
+    for (manifest, expected) in [
+        ("image = \"ghcr.io/owner/site:1\"\n", "it is a container image already"),
+        ("runtime = \"server\"\ncommand = [\"ruby\", \"x.rb\"]\n", "program `ruby`"),
+    ] {
+        let project = tempfile::tempdir().expect("temp folder");
+        let text = format!("version = 1\nname = \"refused\"\n{manifest}");
+        std::fs::write(project.path().join("mote.toml"), text).expect("file");
+        std::fs::write(project.path().join("x.rb"), "puts 1\n").expect("file");
+        let refused = export_image(project.path(), dir.path());
+        let text = said(&refused);
+        assert!(!refused.status.success() && text.contains("M0122"), "{text}");
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).expect("folder").count(), 3);
 }

@@ -23,8 +23,8 @@ fn an_error_in_the_function_is_500_and_the_worker_lives_on() {
     assert!(logs.contains("secret-word") && logs.contains("app.py"), "{logs}");
 }
 
-/// A caller leaves, and its call goes on for longer than the second in which an instance must end a
-/// call whose deadline has passed.
+/// A caller leaves, and its call goes on for longer than the second within which an instance must
+/// end a call whose deadline has passed.
 #[test]
 fn a_caller_that_leaves_does_not_fail_the_calls_of_others() {
     let node = Node::start();
@@ -66,8 +66,33 @@ fn a_deadline_ends_the_wait_and_the_stuck_worker() {
     // The stuck worker is replaced. The next call may have to wait for the replacement, but is
     // answered.
     wait_for("a fresh worker", || (node.post("/f", b"fine").status == 200).then_some(()));
+    let id = answer.header("mote-invocation").expect("an id");
+    let of_call = node.ok(&["logs", "f", "--invocation", id]);
+    assert!(
+        of_call.contains("call failed: f: deadline of") && of_call.contains("M0509"),
+        "{of_call}"
+    );
     let output = node.mote(&["invoke", "f", "-d", "hang"]);
     assert_eq!(output.status.code(), Some(6));
+}
+
+/// A call waits for something that never comes. The instance can still run other callers' calls,
+/// and shows this by its answer to the cancellation.
+#[test]
+fn a_passed_deadline_does_not_fail_the_calls_of_others() {
+    let node = Node::start();
+    let code = "export async function handle(event) {\n  \
+                await new Promise((end) => event.path === '/hang' || setTimeout(end, 1800));\n  \
+                return 'done';\n}\n";
+    let manifest = "version = 1\n[scale]\nmax = 1\n[limits]\ntimeout = \"2s\"\n";
+    node.deploy_ok("f", &[("app.mjs", code), ("mote.toml", manifest)]);
+    assert_eq!(node.get("/f/hang").status, 504);
+    let answer = node.post("/f", b"");
+    assert_eq!((answer.status, answer.text()), (200, "done".into()));
+    wait_for("the end of the instance", || {
+        node.ok(&["logs", "f"]).contains("deadline").then_some(())
+    });
+    assert_eq!(node.post("/f", b"").status, 200);
 }
 
 #[test]
@@ -95,6 +120,9 @@ fn a_killed_worker_is_named_and_safe_methods_run_again() {
     let answer = node.post("/f", b"");
     assert_eq!((answer.status, answer.json()["code"].as_str()), (502, Some("M0511")));
     assert!(answer.text().contains("signal 9"), "{}", answer.text());
+    let id = answer.header("mote-invocation").expect("an id");
+    let of_call = node.ok(&["logs", "f", "--invocation", id]);
+    assert!(of_call.contains("signal 9 (M0511)"), "{of_call}");
     // If a GET kills every worker, it is retried only once.
     let answer = node.call("GET", "/f", &[("x-die", "always")], b"");
     assert_eq!(answer.status, 502);
@@ -105,7 +133,7 @@ fn a_killed_worker_is_named_and_safe_methods_run_again() {
 #[test]
 fn a_get_whose_worker_is_killed_from_outside_is_answered_by_the_next() {
     let node = Node::start();
-    // The work is long enough that the function can be killed meanwhile.
+    // The work takes long enough for the function to be killed meanwhile.
     let seconds = f64::from(mote_tests::SLOWNESS) / 2.0;
     let code = format!(
         "import time\ndef handle(event, ctx):\n    time.sleep({seconds})\n    return 'answered'\n"
@@ -207,4 +235,24 @@ fn a_full_queue_refuses_cleanly() {
     let refused: Vec<_> = answers.iter().filter(|answer| answer.status == 429).collect();
     assert_eq!((ok, refused.len()), (3, 3), "{answers:?}");
     assert!(refused.iter().all(|answer| answer.header("retry-after") == Some("1")));
+}
+
+/// A server's connection breaks before the node knows that the server has ended.
+#[test]
+fn a_server_that_ends_during_a_call_is_named() {
+    const CODE: &str = "import os, http.server\n\
+        class Handler(http.server.BaseHTTPRequestHandler):\n\
+        \x20   def do_GET(self):\n\
+        \x20       if 'exit' in self.path: os._exit(3)\n\
+        \x20       self.send_response(200)\n\
+        \x20       self.end_headers()\n\
+        port = int(os.environ['PORT'])\n\
+        http.server.ThreadingHTTPServer(('127.0.0.1', port), Handler).serve_forever()\n";
+    let node = Node::start();
+    let manifest = "version = 1\nruntime = \"server\"\ncommand = [\"python3\", \"server.py\"]\n";
+    node.deploy_ok("serves", &[("server.py", CODE), ("mote.toml", manifest)]);
+    assert_eq!(node.get("/serves").status, 200);
+    let answer = node.get("/serves?exit");
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (502, Some("M0512")));
+    assert_eq!(node.get("/serves").status, 200, "a new instance serves");
 }

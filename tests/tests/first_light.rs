@@ -140,7 +140,7 @@ fn connections_are_kept_and_functions_do_not_disturb_each_other() {
 #[test]
 fn memory_a_call_freed_is_there_for_the_next_one() {
     // 12 MiB are touched and freed in blocks of 1 MiB. This takes 3,072 pages if the kernel
-    // provides them anew each time, and fewer if the interpreter had some memory left. musl and
+    // provides new pages each time, and fewer if the interpreter had some memory left. musl and
     // other libraries have no such setting.
     if !Command::new("ldd").arg("--version").output().is_ok_and(|said| said.status.success()) {
         return skip("page faults of freed memory", "the C library is not glibc");

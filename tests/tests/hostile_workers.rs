@@ -57,7 +57,7 @@ fn a_server_that_sends_on_and_on_fails_its_own_calls_only() {
         let mut connection = Connection::open(node.http);
         let answer = connection.try_call("GET", &format!("/hostile/{path}"), &[], b"");
         let ended = answer.expect_err(path).kind();
-        // The answer must break off. A timeout of the test itself would be the wrong error.
+        // The answer must break off. A timeout in the test itself would be the wrong error.
         let cut_off = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset];
         assert!(cut_off.contains(&ended), "{path}: {ended}");
     }
@@ -173,10 +173,10 @@ def handle(event, ctx):
 "#;
 /// Seeds that run first: five with callers that do not read, and two with callers that disconnect.
 const KEPT: [u64; 7] = [1, 13, 25, 37, 49, 7, 35];
-/// The most that the node may grow while it serves them. A worker may make the node keep a window
-/// for each stream and 2 MiB for the worker's own direction, 6 MiB in all, and its lines may fill the
-/// 4 MiB in which lines wait for the disk. Pages that were used once stay with the process. Code that
-/// was never run before is not counted: it is in the file of the program.
+/// The most that the node's memory may grow while it serves them. A worker may make the node keep a
+/// window for each stream and 2 MiB for the worker's own direction, 6 MiB in all, and its lines may
+/// fill the 4 MiB in which lines wait for the disk. Pages that were used once stay with the
+/// process. Code that runs for the first time is not counted, because it is in the program's file.
 const GROWTH_BYTES_MAX: u64 = (6 + 4) << 20;
 
 fn status_bytes(node: &Node, field: &str) -> u64 {

@@ -61,8 +61,8 @@ fn curl(
     }
     curl.arg(format!("http://{at}{path}"));
     // Over HTTP/2, curl sometimes loses the answer to a request whose body was refused (error 92),
-    // because the node resets the stream after the answer. Such a request has run nothing and is
-    // sent again.
+    // because the node resets the stream after the answer. Such a request has not run the function,
+    // so it is sent again.
     let output = wait_for("an answer that curl has read", || {
         let output = curl.output().expect("curl");
         (output.status.code() != Some(92)).then_some(output)
@@ -120,7 +120,7 @@ fn methods_fields_and_bodies_are_checked_before_anything_is_counted() {
         let call = |method, fields: Fields<'_>, body: &[u8]| {
             curl(version, at, (method, "/ruled"), fields, body)
         };
-        // A caller that may not call the function learns nothing of its rules.
+        // A caller that may not call the function learns nothing about its rules.
         for method in ["GET", "PUT"] {
             assert_eq!(call(method, &[], b"").status, 401, "{version} {at}");
         }
@@ -137,7 +137,7 @@ fn methods_fields_and_bodies_are_checked_before_anything_is_counted() {
         assert_eq!((refused.status, refused.json()["code"].as_str()), (413, Some("M1024")));
         assert_eq!(call("OPTIONS", &[with_key, device], b"").status, 405, "without [http.cors]");
     }
-    // Refused calls have used up nothing of the rate.
+    // Refused calls have not used up any of the rate.
     for (version, at) in &fronts[..2] {
         let get = curl(version, *at, ("GET", "/ruled"), &[with_key, device], b"");
         assert_eq!((get.status, get.text().as_str()), (200, "read 0"), "{version}");
@@ -211,7 +211,7 @@ fn browsers_are_answered_without_the_function() {
         }
         let answer = call("OPTIONS", &[("origin", EVIL), asks]);
         assert_eq!((answer.status, answer.header(origin)), (204, None));
-        // A page must be able to read why it was refused.
+        // A page must be able to read why its request was refused.
         let answer = call("GET", &[("origin", APP)]);
         assert_eq!((answer.status, answer.header(origin)), (401, Some(APP)));
         let answer = call("OPTIONS", &[("origin", APP)]);
@@ -431,7 +431,7 @@ fn bodies_that_arrive_slowly_hold_no_place() {
         assert_eq!(line, "HTTP/1.1 100 Continue\r\n");
         stream
     };
-    // A short body, and a body that the node gathers first.
+    // One body is short, and one is gathered by the node first.
     let slow = [(begin_post(10), 10), (begin_post(100_000), 100_000)];
     assert_eq!(node.get("/hold").status, 200, "the place is free");
     let held = begin(&node, "/hold/hold", "");

@@ -113,7 +113,7 @@ fn an_independent_scanner_finds_nothing_weak() {
         .args(["--mozilla_config", "intermediate", "--json_out"])
         .args([file.as_os_str(), address.as_ref()])
         .output();
-    // A user who may not enter the folder of root's Python cannot run sslyze.
+    // A user without access to the folder of root's Python cannot run sslyze.
     let scan = match scan {
         Ok(scan) => scan,
         Err(error) => return skip(test, &format!("sslyze cannot be run: {error}")),
@@ -257,7 +257,7 @@ fn clients_that_read_nothing_are_disconnected() {
     BufReader::new(deaf.stdout.take().expect("piped")).read_line(&mut said).expect("a line");
     assert_eq!(said, "asked\n");
     assert_eq!(connections(port), 4);
-    // The front closes a connection if the client takes nothing of its answer for 30 s.
+    // The front closes a connection if the client reads nothing of its answer for 30 s.
     wait_for("the end of their connections", || (connections(port) == 0).then_some(()));
     assert_eq!(node.get("/long").status, 200);
     drop(deaf.stdin.take());

@@ -1,4 +1,4 @@
-//! `mote import` of objects of a cluster. The objects come from a real API server with the
+//! `mote import` for the objects of a cluster. The objects come from a real API server with the
 //! resources of Knative, OpenFaaS and Kubeless, or from a file with kubectl's output.
 
 use std::path::Path;
@@ -140,20 +140,18 @@ fn functions_of_a_cluster_become_projects() {
         [&["--from-cluster", "--context", "mote", "--namespace", "default"][..], &sources].concat();
     let output = mote(&server, dir.path(), &args);
     let text = said(&output);
-    // Two functions cannot be imported, but the others are.
+    // One function cannot be imported, but the others are.
     assert_eq!(output.status.code(), Some(8), "{text}");
-    for part in [
-        "unknown: a function that is only an image is not supported\n  name the folder of its code: \
-         --source unknown=FOLDER",
-        "jvm: runtime \"java1.8\" is not supported",
-        "figlet: lang: guessed python3-http",
-    ] {
+    for part in ["jvm: runtime \"java1.8\" is not supported", "figlet: lang: guessed python3-http"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(!text.contains("managedFields") && !text.contains("readinessProbe"), "{text}");
     let toml = |folder: &str| {
         std::fs::read_to_string(dir.path().join(folder).join("mote.toml")).expect("a manifest")
     };
+    let unknown = toml("unknown");
+    assert!(unknown.contains("image = \"example.com/unknown\""), "{unknown}");
     let hello = toml("hello");
     for part in ["compat = \"kubeless\"", "timeout = \"20s\"", "cron = \"*/5 * * * *\""] {
         assert!(hello.contains(part), "{part}: {hello}");

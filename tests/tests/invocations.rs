@@ -248,8 +248,9 @@ fn invocations_wait_for_their_time_and_can_be_cancelled() {
     wait_for("it runs", || (show(&node, &running)["state"] == "running").then_some(()));
     assert!(node.ok(&["invocation", "cancel", &running]).contains("is being ended"));
     assert_eq!(ended(&node, &running)["state"], "cancelled");
-    // However often an invocation is cancelled, its place is given back once. The function has one
-    // place for this work, so the last invocation runs only if all others have given theirs back.
+    // However often an invocation is cancelled, its place is given back only once. The function has
+    // one place for this work, so the last invocation runs only if all others have given theirs
+    // back.
     let one = "version = 1\n[limits]\ntimeout = \"1h\"\n[async]\nconcurrency = 1\n";
     node.deploy_ok("slow", &[("app.py", slow), ("mote.toml", one)]);
     for _ in 0..10 {
@@ -290,7 +291,7 @@ fn what_was_accepted_for_a_removed_function_runs_once_it_is_deployed_again() {
     node.deploy_ok("other", &[("app.py", ECHO)]);
     let id = accept(&node, "/back", &[("mote-after", "2s")], b"kept");
     node.ok(&["remove", "--yes", "back"]);
-    // This invocation is due later, so the first one is due when it has ended.
+    // This invocation is due later, so by the time it has ended, the first one is due.
     let other = accept(&node, "/other", &[("mote-after", "3s")], b"");
     assert_eq!(ended(&node, &other)["state"], "succeeded");
     assert_eq!(show(&node, &id)["state"], "waiting");
@@ -342,7 +343,7 @@ fn results_go_to_functions_and_addresses() {
     });
     // After a success the record carries the answer. After a failure it carries the request.
     assert_eq!(seen, "flaky 200 2 2\nflaky 500 2 3");
-    // If two functions send their results to each other, they are stopped.
+    // Two functions that send their results to each other are stopped.
     let to = |name: &str| quick_retries(&format!("on_success = {{ function = \"{name}\" }}"));
     node.deploy_ok("ping", &[("app.py", ECHO), ("mote.toml", &to("pong"))]);
     node.deploy_ok("pong", &[("app.py", ECHO), ("mote.toml", &to("ping"))]);
@@ -419,8 +420,8 @@ fn background_work_leaves_room_for_callers() {
     node.ok(&["invocation", "cancel", &ids[29]]);
 }
 
-/// Clients that send invocations with a key each. If the node is killed, they send again after it
-/// is back, until each invocation has been accepted.
+/// Clients that send invocations, each with a key. If the node is killed, the clients send again
+/// once it is back, until each invocation has been accepted.
 struct Senders {
     accepted: Arc<Mutex<HashMap<usize, String>>>,
     threads: Vec<std::thread::JoinHandle<()>>,

@@ -323,7 +323,7 @@ fn keys_in_a_file_need_no_provider() {
     assert_eq!(get(&node, "/shut", &token).json()["caller"], "alice");
     let node = node.stop_and_restart();
     assert_eq!(get(&node, "/shut", &token).status, 200, "the keys are stored");
-    // Accepted invocations are visible to those who may call the function.
+    // Accepted invocations are visible to callers that may call the function.
     let fields = [("authorization", format!("Bearer {token}")), ("prefer", "respond-async".into())];
     let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let accepted = node.call("POST", "/shut", &fields, b"");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mote_tests::{Connection, Node, skip};
+use mote_tests::{Connection, Node, golang, skip};
 
 /// Serves one operation per path. The operations use `kv`.
 const PYTHON: &str = r#"
@@ -317,11 +317,10 @@ fn node_functions_keep_state() {
 
 #[test]
 fn go_functions_keep_state() {
-    let found = std::process::Command::new("go").arg("version").output();
-    if !found.is_ok_and(|output| output.status.success()) {
+    let node = Node::start();
+    if !golang::prepare(&node) {
         return skip("go_functions_keep_state", "Go is not installed");
     }
-    let node = Node::start();
     deploy(&node, "go");
     check(&node, "go");
     assert_eq!(node.post("/go/many", b"").text(), "1000");

@@ -221,7 +221,7 @@ def handle(event, ctx):
         let written: f64 = last.split(' ').next().and_then(|time| time.parse().ok()).expect("time");
         let lost = killed.as_secs_f64() - written;
         println!("{name}: the last {:.0} ms before the end are lost", lost * 1_000.0);
-        // Measured: 50 to 110 ms without other work on the machine; the bound only tells that lines
+        // Measured: 50 to 110 ms without other work on the machine; the bound only shows that lines
         // are not kept in memory for long.
         assert!(lost < 2.0 * f64::from(mote_tests::SLOWNESS), "{lost} s");
     }
@@ -275,7 +275,7 @@ def handle(event, ctx):
 #[test]
 fn a_long_secret_is_masked_where_a_line_is_cut() {
     let node = Node::start();
-    // Any 16 characters occur in it once.
+    // Any 16 consecutive characters occur in the value only once.
     let value: String = (0..2_500).map(|at| format!("{at:08}")).collect();
     let set = node.mote_with_input(&["secret", "set", "LONG"], value.as_bytes());
     assert!(set.status.success(), "{set:?}");
@@ -327,7 +327,7 @@ def handle(event, ctx):
     wait_for("the line", || {
         has(&messages(&node, &["parent", "--invocation", &id]), "child one").then_some(())
     });
-    // This call begins so soon after the other that the line could be of either.
+    // This call begins so soon after the other one that the line could belong to either.
     assert_eq!(node.post("/parent", b"two").status, 200);
     wait_for("the line", || has(&messages(&node, &["parent"]), "child two").then_some(()));
     assert!(!has(&messages(&node, &["parent", "--invocation", &id]), "child two"));

@@ -181,7 +181,7 @@ fn functions_are_described_as_openapi() {
     assert_eq!(paths["/rooms"]["get"]["security"], serde_json::json!([{"key": []}]));
     assert_eq!(methods("/thermo/now"), ["get"]);
     let now = &paths["/thermo/now"]["get"];
-    assert_eq!((&now["security"], &now["operationId"]), (&Value::Null, &Value::Null));
+    assert_eq!((&now["security"], &now["operationId"]), (&Value::Null, &"thermo.now".into()));
     let schema = &now["responses"]["200"]["content"]["application/json"]["schema"];
     assert_eq!(schema["$ref"], "#/components/schemas/thermo.T");
     assert_eq!(document["components"]["schemas"]["thermo.T"]["type"], "number");

@@ -1,5 +1,5 @@
-//! What is shipped for monitoring: rules for alerts and a dashboard for Grafana, with real
-//! Prometheus.
+//! The files that are shipped for monitoring, alert rules and a Grafana dashboard, tested with a
+//! real Prometheus.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -9,7 +9,8 @@ use mote_tests::{Node, call_at, free_address, repository, skip, wait_for};
 
 const CODE: &str = "def handle(event, ctx):\n    return str(1 / len(event.text))\n";
 
-/// The names of metrics in a text. Names of samples of histograms become those of the histogram.
+/// The names of metrics in a text. The sample names of a histogram become the name of the
+/// histogram.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let words = text.split(|letter: char| !is_part(letter));
@@ -54,6 +55,10 @@ impl Prometheus {
         std::net::TcpStream::connect(self.address).map_or(Vec::new(), |_| {
             let path = format!("/api/v1/query?query={query}");
             let answer = call_at(self.address, "GET", &path, &[], b"");
+            // It listens before it is ready.
+            if answer.status == 503 {
+                return Vec::new();
+            }
             answer.json()["data"]["result"].as_array().cloned().unwrap_or_default()
         })
     }
@@ -76,7 +81,7 @@ fn prometheus_has_every_metric_that_rules_and_dashboard_use() {
     node.deploy_ok("divides", &[("app.py", CODE)]);
     assert_eq!(node.post("/divides", b"1234").text(), "0.25");
     assert_eq!(node.post("/divides", b"").status, 500);
-    // The end of an instance has a series, too.
+    // There is also a series for the ends of instances.
     node.ok(&["scale", "divides", "0"]);
     assert_eq!(node.post("/divides", b"12").text(), "0.5");
     let folder = repository().join("deploy");

@@ -10,7 +10,7 @@ use mote_tests::mqtt::{self, Broker, Effects, Relay};
 use mote_tests::{Node, is_long, repository, skip};
 
 /// Publishes `count` messages with QoS 1 or 2, each with its number as the idempotency key, and
-/// retries over failures of the broker. Ends when the broker has acknowledged all messages.
+/// retries when the broker fails. Ends when the broker has acknowledged all messages.
 const PUBLISHER: &str = r#"
 import sys, time
 import paho.mqtt.client as mqtt

@@ -163,7 +163,7 @@ fn functions_are_called_by_messages_over_tls() {
             assert_eq!(plain.wait(1), ["out/x HELLO"], "{version} {qos}");
         }
     }
-    // A message of the largest size passes in both directions. It needs many records.
+    // A message of the largest size passes in both directions. It takes many TLS records.
     let body = bench.files.path("body");
     std::fs::write(&body, "x".repeat(120_000)).expect("a file");
     let large = bench.subscribe(&["-t", "large", "-q", "1"]);

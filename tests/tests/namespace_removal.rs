@@ -39,7 +39,8 @@ fn a_removal_does_not_wait_for_slow_senders() {
     // A second deploy of the same function is refused once the first has begun.
     wait_for("the deploy", || {
         let (status, _) = node.manage("PUT", "/v1/functions/late.plant", "");
-        // If the first came while another of these deploys was running, it was refused itself.
+        // If the first deploy arrived while another of these deploys was running, it was itself
+        // refused.
         slow[0].set_nonblocking(true).expect("a mode");
         if status != 409 && slow[0].peek(&mut [0]).is_ok() {
             slow[0] = slow_request(admin, paths[0], token.trim());

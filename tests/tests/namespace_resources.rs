@@ -161,7 +161,7 @@ impl Observers {
         loop {
             let length = self.socket.recv(&mut answer).expect("an answer");
             let answer = &answer[..length];
-            // This is neither an empty acknowledgement nor a notification.
+            // The message is neither an empty acknowledgement nor a notification.
             if answer[1] != 0 && answer[4..6] == id {
                 return (answer[1], options(&answer[6..]));
             }
@@ -244,7 +244,7 @@ fn broker_port(node: &Node) -> u16 {
     line.and_then(|port| port.parse().ok()).expect("the announcement names the broker")
 }
 
-/// Publishes a message to be kept as a device would, and returns what the device is told.
+/// Publishes a message to be kept, as a device would, and returns the answer to the device.
 fn publish(node: &Node, topic: &str) -> String {
     let port = broker_port(node).to_string();
     let output = Command::new("mosquitto_pub")

@@ -331,7 +331,7 @@ fn a_start_without_the_name_that_changes_nothing_does_no_harm() {
     let node = node.stop_and_restart_with(&flags);
     assert_eq!(show(&node, &id)["state"], "waiting");
 
-    // Work that is only on the disk is not given up.
+    // Work that exists only on the disk is not given up.
     let node = node.stop_and_restart_with(&[]);
     accept(&node, "/echo", &[("mote-after", "1h")], b"");
     let node = node.stop_and_restart_with(&flags);

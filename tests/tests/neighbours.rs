@@ -2,7 +2,7 @@
 //!
 //! A victim is called in an open loop while one aggressor after the other runs. Each such phase is
 //! compared with the phase without an aggressor just before it. The load is bounded in time and
-//! count, and after the node has stopped no process may be left.
+//! count. After the node has stopped, no process may be left.
 
 use std::net::SocketAddr;
 use std::process::Command;

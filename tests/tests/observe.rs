@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
 use mote_tests::mqtt::{self, Broker};
-use mote_tests::{Node, PATIENCE, coap_client, skip, wait_for};
+use mote_tests::{Node, PATIENCE, coap_client, golang, skip, wait_for};
 
 /// Keeps a temperature, and notifies its observers of each new one.
 const PYTHON: &str = r#"
@@ -209,15 +209,14 @@ fn node_and_go_functions_notify() {
     };
     let node = Node::start();
     let mut all = vec![("js", vec![("handler.js", NODE)])];
-    match Command::new("go").arg("version").output() {
-        Ok(_) => {
-            let module = ("go.mod", "module function\n\ngo 1.21\n");
-            all.push((
-                "go",
-                vec![("handler.go", GO), module, ("mote.toml", "version = 1\nruntime = \"go\"\n")],
-            ));
-        }
-        Err(_) => skip("node_and_go_functions_notify", "Go is not installed"),
+    if golang::prepare(&node) {
+        let module = ("go.mod", "module function\n\ngo 1.21\n");
+        all.push((
+            "go",
+            vec![("handler.go", GO), module, ("mote.toml", "version = 1\nruntime = \"go\"\n")],
+        ));
+    } else {
+        skip("node_and_go_functions_notify", "Go is not installed");
     }
     for (name, files) in &all {
         node.deploy_ok(name, files);

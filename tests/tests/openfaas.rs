@@ -162,13 +162,13 @@ fn a_function_lives_through_the_api() {
 }
 
 #[test]
-fn images_that_are_not_here_are_refused_with_what_helps() {
+fn images_that_cannot_be_pulled_are_refused_with_what_helps() {
     let node = Node::start_with(&ON);
     let client = Client::of(&node);
-    let wish = json!({"service": "figlet", "image": "ghcr.io/openfaas/figlet:latest"});
+    let wish = json!({"service": "figlet", "image": "127.0.0.1:9/openfaas/figlet:latest"});
     let answer = client.deploy(&wish);
-    assert_eq!(answer.status, 400);
-    assert!(answer.text().contains("mote deploy FOLDER --name figlet"), "{}", answer.text());
+    assert_eq!(answer.status, 502, "{}", answer.text());
+    assert!(answer.text().contains("127.0.0.1:9 cannot be reached"), "{}", answer.text());
     // A program that is installed on the machine needs no code.
     let wish =
         json!({"service": "count", "image": "functions/alpine:latest", "envProcess": "wc -c"});

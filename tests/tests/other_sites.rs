@@ -16,8 +16,8 @@ const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const LAMP: &str = "def handle(event, ctx):\n    print('ran')\n    return 'on'\n";
 
 /// The script tries each address in every way in which a page can send a request. It reports the
-/// statuses that it may read. It sends no credentials, for which Chromium asks its user otherwise,
-/// and this profile has none.
+/// statuses that it may read. It sends no credentials. Otherwise Chromium would ask the user for
+/// them, and this profile has none.
 const SCRIPT: &str = r#"
 const seen = [];
 const within = (ms, work) => Promise.race([work, new Promise(end => setTimeout(end, ms, 'late'))]);
@@ -231,7 +231,8 @@ fn pages_of_other_sites_reach_no_local_function() {
     assert_eq!(runs(&node, "lamp"), 0);
     assert_eq!(functions(), before);
 
-    // The machine's user, under each of the machine's names, and pages that this machine serves.
+    // The machine's user, under each of the machine's names, and pages that this machine serves may
+    // call the function.
     let port = node.http.port();
     for fields in [
         vec![("host", format!("127.0.0.1:{port}"))],

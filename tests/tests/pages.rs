@@ -81,8 +81,7 @@ fn promises() -> Vec<(String, Vec<Promise>)> {
     sections
 }
 
-/// Returns why something that is named as showing a promise does not do so: a file, target or crate
-/// is missing.
+/// Returns why a word does not show a promise: a file, target or crate is missing.
 fn is_missing(word: &str) -> Option<String> {
     let exists = |path: String| root().join(path).exists();
     let mut words = word.split_whitespace();
@@ -144,8 +143,8 @@ fn every_promise_says_what_shows_it() {
     }
 }
 
-/// Every claim in README.md has a tested line in SPECIFICATION.md, and every line there with an
-/// anchor is in README.md.
+/// Every claim in README.md has a tested line in SPECIFICATION.md, and every line with an anchor
+/// there is in README.md.
 #[test]
 fn the_front_page_claims_what_is_tested() {
     let readme = read("README.md");

@@ -2,8 +2,8 @@
 //!
 //! The node's data are on a separate file system, on a loop device over a file. Bytes that the
 //! kernel has not sent to the device exist only in memory, so a copy of that file is what a disk
-//! holds after a power cut at that moment. The copy must be of one moment. Therefore the node is
-//! stopped with SIGSTOP during the copy, and the copy is repeated if the device was written
+//! holds after a power cut at that moment. The whole copy must show a single moment. Therefore the
+//! node is stopped with SIGSTOP during the copy, and the copy is repeated if the device was written
 //! meanwhile. A byte that is written without a sync shows that the copy can really lose something.
 
 use std::collections::HashMap;
@@ -89,7 +89,7 @@ fn nothing_that_was_accepted_is_lost_at_a_power_cut() {
     let accepted: Arc<Mutex<HashMap<usize, String>>> = Arc::default();
     let next = Arc::new(AtomicUsize::new(0));
     let stop = Arc::new(AtomicBool::new(false));
-    // Before each cut, the clients may send some invocations more, and then wait for the next cut.
+    // Before each cut, the clients may send a few more invocations, and then wait for the next cut.
     let limit = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
@@ -204,7 +204,7 @@ fn a_full_disk_refuses_what_it_cannot_keep_and_loses_nothing() {
     let block = vec![1; 1 << 20];
     while std::io::Write::write_all(&mut file, &block).is_ok() {}
     let body = vec![b'x'; 200 << 10];
-    // The database may still have free pages in its file.
+    // The database's file may still have free pages.
     let refused = wait_for("the disk to be full for the journal", || {
         let answer = accept(&body);
         (answer.status != 202).then_some(answer)

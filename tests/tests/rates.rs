@@ -130,7 +130,7 @@ fn each_caller_has_a_rate_of_its_own() {
     let text = node.ok(&["describe", "meter"]);
     assert!(text.contains("1/h, burst 7") && text.contains("1/h, burst 2"), "{text}");
     // A caller that may not call the function uses up nothing. After a deploy with other rates,
-    // counting starts anew.
+    // counting starts again.
     let more = with_key.replace("burst = 7", "burst = 9").replace("burst = 2", "burst = 3");
     node.deploy_ok("meter", &[("app.py", CODE), ("mote.toml", &more)]);
     for _ in 0..20 {

@@ -92,7 +92,7 @@ fn recorded_calls_are_played_against_another_revision() {
     let (code, text) = replay(&node, &[]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("5 calls, 4 the same, 0 different, 1 skipped"), "{text}");
-    // Another one, which has no traffic yet.
+    // Another revision, which has no traffic yet.
     let folder = node.dir.path().join("shop");
     let code = SHOP.replace("'bytes': len(event.body)", "'size': len(event.body)");
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -103,7 +103,7 @@ fn recorded_calls_are_played_against_another_revision() {
     assert!(text.contains("differs 200  POST /buy"), "{text}");
     assert!(text.contains("   - ") && text.contains("\"bytes\"") && text.contains("\"size\""));
     assert!(text.contains("5 calls, 1 the same, 3 different, 1 skipped"), "{text}");
-    // A URL: what the live revision answers there.
+    // The target is a URL, at which the live revision answers.
     let url = format!("http://{}/shop", node.http);
     let (code, text) = replay(&node, &[&url, "-o", "json"]);
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -112,7 +112,7 @@ fn recorded_calls_are_played_against_another_revision() {
         (Some(0), &4.into(), &0.into()),
         "{text}"
     );
-    // A file that is something else, and one that would be replaced.
+    // One file is not a recording, and the other would be replaced.
     std::fs::write(&file, "{}\n").expect("written");
     let (_, text) = replay(&node, &[]);
     assert!(
@@ -200,7 +200,7 @@ fn only_who_may_deploy_a_function_records_it_and_it_is_in_the_audit() {
     let audit = node.ok(&["audit"]);
     let line = audit.lines().find(|line| line.contains("/recording") && line.contains("deployer"));
     assert!(line.is_some_and(|line| line.contains("200")), "{audit}");
-    // A token that is revoked reads no more.
+    // Once the token is revoked, its holder receives no further calls.
     node.ok(&["token", "revoke", "deployer", "--namespace", "plant", "--yes"]);
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);

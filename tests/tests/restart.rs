@@ -148,7 +148,7 @@ fn lost_databases_are_said_and_the_node_goes_on() {
         ),
     ];
     for (damage, expected) in damages {
-        // Both files are made anew, and the node has reported the loss.
+        // Both files are made again, and the node has reported the loss.
         assert_eq!(node.get("/f").text(), "1");
         let accepted = node.call("POST", "/f", &[("prefer", "respond-async")], b"");
         assert_eq!(accepted.status, 202, "{}", accepted.text());

@@ -217,8 +217,9 @@ impl Rollout {
         });
     }
 
-    /// Returns the revisions that may answer a request: those of each change from the last one that
-    /// had ended when the request began to the last one that had begun when the request ended.
+    /// Returns the revisions that may answer a request. They are those of several changes: from the
+    /// last change that had ended when the request began, to the last change that had begun when
+    /// the request ended.
     fn allowed(&self, sample: &Sample) -> BTreeSet<u64> {
         let first = self.operations.iter().rposition(|o| o.ended <= sample.begun).unwrap();
         let last = self.operations.iter().rposition(|o| o.begun <= sample.ended).unwrap();

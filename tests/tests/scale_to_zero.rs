@@ -4,8 +4,8 @@
 //! A caller calls again at about the time at which the idle time ends, a little earlier or later
 //! each time. It learns from each answer whether an instance had to start. Between two such calls
 //! there is a burst. Afterwards the test counts the stops that coincided with an arrival. For this
-//! it compares the times of stops in the function's log with the times of sends, both on the clock
-//! of this machine.
+//! purpose, it compares the times of stops in the function's log with the times at which calls were
+//! sent. Both use this machine's clock.
 //!
 //! `MOTE_LONG=1` makes a million calls and at least 20,000 such stops, in 35 minutes at most.
 

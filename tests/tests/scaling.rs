@@ -95,8 +95,8 @@ fn scale_to_zero_and_back() {
     let deployed = node.deploy("f", &[("app.py", &works(0)), ("mote.toml", manifest)]);
     let said = String::from_utf8_lossy(&deployed.stderr);
     assert!(deployed.status.success(), "{said}");
-    // Nearly everywhere a start of Python takes longer than 50 ms. On a faster machine there is no
-    // warning.
+    // On nearly every machine, Python takes longer than 50 ms to start. On a faster machine, there
+    // is no warning.
     println!("{}", said.lines().find(|line| line.contains("scale.idle")).unwrap_or("no warning"));
     let deployed = node.deploy(
         "trap",

@@ -226,7 +226,7 @@ fn a_restart_makes_up_for_what_the_manifest_says() {
         note(&reports.next(), &mut runs);
     }
     let (from, to) = off;
-    // For a restart that takes less than a minute, the newest time runs with every policy.
+    // If a restart takes less than a minute, the newest missed time runs under every policy.
     assert!(between(&runs, "skip", from, to).len() <= 1, "{runs:?}");
     let all: Vec<u64> = (from..to).collect();
     assert_eq!(between(&runs, "run-all", from, to), all, "{runs:?}");

@@ -36,8 +36,8 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The reason of a failed start goes to whoever deploys, to the node's own log and to the function's
-/// log, which keeps it up to a limit. The secret stands before that limit and across it.
+/// The reason for a failed start goes to whoever deploys, to the node's own log and to the
+/// function's log, which keeps it up to a limit. The secret occurs before that limit and across it.
 #[test]
 fn the_reason_of_a_failed_start_shows_no_secret() {
     let node = Node::start();

@@ -292,8 +292,8 @@ fn guesses_of_many_addresses_do_not_delay_devices() {
         });
         let mut refused = 0;
         for count in [2, 4, 60, 150] {
-            // From now on, each of these addresses has failed at least once. Only a few are tried
-            // at a time, because the broker gives up on clients that wait for 10 s.
+            // After this loop, each of these addresses has failed at least once. Only a few are
+            // tried at a time, because the broker gives up on clients that have waited for 10 s.
             for some in addresses[refused..count].chunks(8) {
                 let guesses: Vec<_> = some.iter().map(guess).collect();
                 for mut guess in guesses {
@@ -323,7 +323,7 @@ fn guesses_of_many_addresses_do_not_delay_devices() {
             drop(waiting);
         }
     });
-    // A further user does not affect devices that were connected before.
+    // Adding a user does not affect devices that are already connected.
     add("four");
     drop(node);
 }

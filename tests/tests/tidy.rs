@@ -47,7 +47,7 @@ fn district(folder: &Path) -> String {
 }
 
 /// For each district, the table in ARCHITECTURE.md names the districts that it uses. The district
-/// must use exactly these, and no district may use itself through others.
+/// must use exactly these, and no district may use itself through other districts.
 #[test]
 fn districts_use_what_the_table_says() {
     let architecture = read(root().join("ARCHITECTURE.md"));

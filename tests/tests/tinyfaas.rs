@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mote_tests::{Answer, Node, base64, call_at, repository, skip, wait_for};
+use mote_tests::{Answer, Node, base64, call_at, golang, repository, skip, wait_for};
 use serde_json::{Value, json};
 
 const ON: [&str; 8] =
@@ -240,10 +240,10 @@ fn scripts_lie_beside_each_other() {
 
 #[test]
 fn functions_in_go_are_built() {
-    if !Command::new("go").arg("version").output().is_ok_and(|output| output.status.success()) {
+    let node = Node::start_with(&ON);
+    if !golang::prepare(&node) {
         return skip("functions_in_go_are_built", "Go is not installed");
     }
-    let node = Node::start_with(&ON);
     let answer = Manager::of(&node).upload("upper", "go", "go", &["UNIT=F"]);
     assert_eq!(answer.status, 200, "{}", answer.text());
     let headers = [("x-sensor", "t1")];

@@ -189,7 +189,7 @@ def handle(event, ctx):
         let block = wait_for("the line", || blocks(&format!("out {word}")).pop());
         assert!(block.contains("log.iostream: Str(stdout)"), "{block}");
         assert!(collector.log().contains("service.name: Str(talks)"));
-        // Without recorded calls, lines are sent all the same, the last ones when the node stops.
+        // Even if no calls are recorded, log lines are sent, the last ones when the node stops.
         let node = Node::start_with(&["--trace", "off", "--otlp", &url]);
         node.deploy_ok("talks", &[("app.py", code)]);
         let last = format!("last {word}");
@@ -280,7 +280,7 @@ fn a_call_through_three_functions_and_a_broker_is_one_trace() {
     for part in ["queue", "hand-over", "run"] {
         assert!(span_of(&all, part).is_some_and(|span| span["parent"].is_string()), "{part}");
     }
-    // A caller that does not record its trace is not recorded here either.
+    // If a caller does not record its trace, its calls are not recorded here either.
     let other = TRACE.replace('4', "5");
     let field = format!("00-{other}-{PARENT}-00");
     let answer = node.call("GET", "/last", &[("traceparent", &field)], b"");

@@ -376,7 +376,7 @@ fn signatures_decide() {
     assert!(output.status.success(), "{}", text(&output));
     installed.check(NEW, "with a signature");
 
-    // From now on, the key decides. Going back keeps the key.
+    // From now on, signatures are checked with the key. Going back keeps the key.
     let output = installed.upgrade(&["--rollback", "--yes"]);
     assert!(output.status.success(), "{}", text(&output));
     let kept = std::fs::read(installed.prefix.join("share/mote/public-key")).expect("the key");
@@ -562,7 +562,7 @@ fn an_installation_that_others_can_change_is_refused() {
     };
     mode(0o777);
     check("everybody", "can be changed by everybody", "everybody may write to", "");
-    // This group exists on every system, and the ordinary user `nobody` is a member of it.
+    // This group exists on every system, and its member `nobody` is an ordinary user.
     std::os::unix::fs::chown(prefix, None, Some(65_534)).expect("chown");
     mode(0o775);
     check("a group", "a member of its group", "a member of its group", "");
@@ -684,8 +684,8 @@ fn a_killed_upgrade_is_completed_or_undone() {
         std::fs::remove_dir_all(&installed.prefix).expect("the prefix");
         run(Command::new("cp").arg("-a").arg(&clean).arg(&installed.prefix));
     };
-    // Kills at each of these calls, or in the short form at the first and then every sixth of a
-    // kind.
+    // Kills at each of these calls. The short form kills at the first call of each kind, and then
+    // at every sixth.
     let step = if is_long() { 1 } else { 6 };
     let mut kills = 0;
     for kind in CALLS {

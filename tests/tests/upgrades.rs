@@ -1,5 +1,5 @@
 //! Data folders of former versions (`tests/fixtures/data`, made by `scripts/data-fixture.sh`) work
-//! with this version. Those of a newer version are refused before anything in them changes.
+//! with this version. Data folders of a newer version are refused before anything in them changes.
 //! SPECIFICATION.md, upgrades.
 
 use std::collections::BTreeMap;
@@ -65,7 +65,8 @@ fn data_of_former_versions_is_all_there_and_accepted_work_runs() {
             assert_eq!(ended["body"], format!("ran {}", number + 1), "{version}");
         }
         assert_eq!(node.ok(&["kv", "get", "waits", "runs"]).trim(), "5", "{version}");
-        // Who may call the function does not change. When it was deployed, everyone could.
+        // The set of permitted callers does not change. When the function was deployed, everyone
+        // could call it.
         let mode = |name: &str| node.json(&["describe", name, "-o", "json"])["access"].clone();
         assert_eq!((mode("kept"), mode("waits")), ("public".into(), "public".into()), "{version}");
         // A deploy makes the next revision of a function that an earlier version has deployed.

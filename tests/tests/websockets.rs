@@ -252,7 +252,7 @@ fn a_side_that_does_not_read_stops_the_other() {
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     // The same period of silence then ends the connection.
     assert_eq!(rest(&mut stream), GOING_AWAY);
-    // If a client does not read what comes back, its own function stops in the same way.
+    // If a client does not read the answers, its own function stops in the same way.
     let mut stream = open(&node, "/raw/echo");
     stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a socket");
     let mut written = 0;

@@ -218,9 +218,9 @@ fn no_more_calls_fail_than_the_worker_held() {
     let mut most = 0;
     let mut hit = 0;
     for round in 0..rounds {
-        // The worker that was killed last must be gone, and the node must know it. The node may
-        // give calls to a dying worker, and these would be lost in addition to the calls of the
-        // next worker.
+        // The worker that was killed last must be gone, and the node must know it. Otherwise the
+        // node might give calls to the dying worker, and these would be lost in addition to the
+        // next worker's calls.
         wait_for("the end of the worker that was killed", || {
             (crashes(&node) == round).then_some(())
         });

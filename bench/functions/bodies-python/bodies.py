@@ -1,5 +1,5 @@
-"""Large bodies, never held whole: /consume says what it saw, /produce?bytes=N makes one, /echo
-sends back what arrives."""
+"""Large bodies, never held whole in memory: /consume reports what it received, /produce?bytes=N
+makes a body, and /echo sends back what arrives."""
 
 import hashlib
 

@@ -27,7 +27,7 @@ def later(path: str, **fixed: Any) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A named experiment: how it is run, and how its figures are drawn from what is stored."""
+    """A named experiment: how it is run, and how its figures are drawn from the stored results."""
 
     name: str
     title: str
@@ -41,7 +41,7 @@ class Experiment:
     targets: tuple[str, ...] = ("mote", "native")
 
     def figures(self, stored: Stored) -> dict[str, Figure]:
-        """Its figures, or one that says why there is nothing to draw."""
+        """Its figures, or one figure that says why there is nothing to draw."""
         if not stored.summary["table"]:
             from motelab import style
 

@@ -1,5 +1,5 @@
-"""Where the time of one call goes: t1 leaves the engine, t2 and t3 enter and leave the handler, t4
-the answer is back."""
+"""Breaks down the time of one call: t1 leaves the engine, t2 and t3 enter and leave the handler,
+and at t4 the answer is back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PHASES = ("t1-t2", "t2-t3", "t3-t4")
 
 
 def breakdown(lab: Lab) -> Outcome:
-    """Single calls of an idle, warm instance."""
+    """Single calls to an idle, warm instance."""
     rounds = lab.pick(3, 20, 20)
     rows: list[dict[str, Any]] = []
     missing: list[str] = []

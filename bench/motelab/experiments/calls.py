@@ -36,13 +36,13 @@ def tests_of(rows: Any, column: str = "response_s", by: str = "platform") -> dic
 
 
 class Deployment:
-    """Deploys a workload on each target that can, and says which cannot."""
+    """Deploys a workload on each target that can run it, and reports which targets cannot."""
 
     def __init__(self, lab: Lab, missing: list[str]) -> None:
         self.lab, self.missing = lab, missing
 
     def on(self, target: Target, workload: Workload, wish: Wish) -> Function | None:
-        """Where it answers, or nowhere."""
+        """The address at which the target answers, or nothing."""
         if wish.runtime not in workload.runtimes:
             line = f"{workload.name}: there is no version in {wish.runtime}"
             if line not in self.missing:
@@ -59,7 +59,8 @@ class Deployment:
 
 
 def cold_start(lab: Lab) -> Outcome:
-    """Scale to zero, wait until gone, one request; then warm ones for comparison."""
+    """Scales to zero, waits until the instances are gone, and sends one request; then warm requests
+    for comparison."""
     chosen = lab.workloads(lab.pick([workloads()["hello"]], fourteen(), fourteen()))
     rounds, pause = lab.pick(3, 10, 100), lab.pick(0.25, 1.0, 10.0)
     rows: list[dict[str, Any]] = []
@@ -138,14 +139,14 @@ def serial(lab: Lab) -> Outcome:
 
 
 def _same_work(workload: Workload, checks: dict[str, Any]) -> None:
-    """Platforms must have come to the same result."""
+    """Checks that the platforms have produced the same result."""
     distinct = {str(check) for check in checks.values()}
     if len(distinct) > 1:
         raise Failed(f"{workload.name}: platforms disagree on the result: {checks}")
 
 
 def parallel(lab: Lab) -> Outcome:
-    """Many requests at once on one function: by threads of one process, by processes."""
+    """Many simultaneous requests to one function, from threads of one process or from processes."""
     known = workloads()
     few = [known[name] for name in ("float-operation", "pyaes", "image-processing")]
     count, pause = lab.pick(4, 20, 20), lab.pick(0.0, 2.0, 120.0)

@@ -1,12 +1,14 @@
-"""What a platform adds to a workload's time: the same code on it and by hand, call by call in turn.
+"""Measures what a platform adds to a workload's time: the same code runs on it and by hand, call by
+call in turn.
 
-Both are started anew several times. How a process's memory happens to lie makes the same work some
-percent faster or slower for as long as that process lives: one process of each, however often it is
-called, says more about luck than about the platform. So rounds are many and short.
+Both are restarted several times. The memory layout of a process can make the same work some percent
+faster or slower for as long as that process lives, so one process of each, however often it is
+called, shows luck rather than the platform. Rounds are therefore many and short.
 
-A virtual processor that slept is slower for a tenth of a second, up to 40 %. What the lab itself
-computes between two calls keeps one of the two awake, and the side that happens to run there wins
-some percent of pure computation. So before each call the machine is left alone for a moment.
+A virtual processor that has slept is up to 40 % slower for a tenth of a second. When the lab itself
+computes between two calls, it keeps one of the two processors awake, and the side that happens to
+run there gains some percent in pure computation. So before each call the machine is left alone for
+a moment.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ PAUSE_S = 0.05
 
 
 def overhead(lab: Lab) -> Outcome:
-    """Rounds of pairs until the ratio is known to less than the bar, or the rounds are used up."""
+    """Runs rounds of pairs until the ratio is known more precisely than the bar, or no rounds are
+    left."""
     if len(lab.targets) != 2:
         raise Failed("overhead compares two targets: --target mote,native")
     least, most = lab.pick((1, 1), (8, 16), (10, 40))
@@ -71,7 +74,7 @@ def overhead(lab: Lab) -> Outcome:
 
 
 def _round(lab: Lab, workload: Workload, at: int, missing: list[str]) -> list[dict[str, Any]]:
-    """A fresh process of each, and calls in turn; nothing when one of them cannot be had."""
+    """A fresh process of each, called in turns; nothing if one of them is not available."""
     seconds, most = lab.pick(1.0, 1.5, 5.0), lab.pick(5, 6, 10)
     deployment, wish = Deployment(lab, missing), Wish(runtime=lab.runtime, instances_min=1)
     there = []
@@ -104,7 +107,7 @@ def _round(lab: Lab, workload: Workload, at: int, missing: list[str]) -> list[di
 
 
 def _others(before: tuple[int, int], after: tuple[int, int], own: int) -> float:
-    """The share of the machine that went to what the lab did not start."""
+    """The share of the machine used by programs that the lab did not start."""
     return max((after[0] - before[0] - own) / max(after[1] - before[1], 1), 0.0)
 
 
@@ -113,7 +116,7 @@ def _with_inner(rows: Any) -> Any:
 
 
 def _overhead(rows: Any, ours: str, theirs: str) -> dict[str, Any] | None:
-    """Ratios of pairs with their intervals; nothing where no pair can be used."""
+    """Ratios of pairs with their intervals; nothing if no pair can be used."""
     pairs = _with_inner(rows).pivot(
         index=["round", "seq"], columns="platform", values=["inner_s", "response_s", "others"]
     )
@@ -150,6 +153,6 @@ def verdict(low: float, high: float) -> str:
 
 
 def _is_settled(row: dict[str, Any]) -> bool:
-    """Whether more rounds are not worth their time: the interval is narrower than the bar. Says
-    nothing of where it lies, so that stopping favours nobody."""
+    """Whether more rounds are not worth their time, because the interval is narrower than the bar.
+    The position of the interval does not matter, so that stopping favours neither side."""
     return bool(row["inner_s_high"] - row["inner_s_low"] < OVERHEAD_MAX)

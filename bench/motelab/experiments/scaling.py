@@ -1,7 +1,8 @@
-"""Scaling experiments: on the simulated clock in smoke, on live platforms otherwise.
+"""Scaling experiments: on the simulated clock in smoke runs, otherwise on live platforms.
 
-Load is a schedule with the number of clients as its rate, so that what should have been sent is
-known and latency counts from then; the studies' tool sends less when answers are late.
+Load is a schedule whose rate is the number of clients, so that the number of requests due is known
+and latency counts from their due times; the studies' tool sends fewer requests when answers are
+late.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Case:
-    """What a live run needs to know."""
+    """The inputs of a live run."""
 
     workload: str
     #: Beside those of the profile.
@@ -139,7 +140,7 @@ CASES: dict[str, Case] = {
 
 
 def run(lab: Lab, name: str) -> Outcome:
-    """The experiment of a name."""
+    """Runs the experiment with this name."""
     if lab.profile == "smoke":
         return simulated(lab, name)
     missing = []
@@ -218,7 +219,7 @@ def _reached(policy: object, of: Any) -> dict[str, Any]:
 
 
 class Sampler:
-    """Looks at a function's instances and at the machine while load runs."""
+    """Samples a function's instances and the machine while load runs."""
 
     def __init__(self, target: Target, function: Function) -> None:
         self.target, self.function = target, function
@@ -252,7 +253,7 @@ class Sampler:
 
 
 def live(lab: Lab, name: str, targets: Sequence[Target], missing: Sequence[str] = ()) -> Outcome:
-    """The same on real platforms, a policy after the other."""
+    """The same on real platforms, one policy after the other."""
     case = CASES[name]
     steps = case.steps[1 if lab.profile == "paper" else 0]
     tables: dict[str, list[Any]] = {"rows": [], "samples": [], "served": [], "steps": []}

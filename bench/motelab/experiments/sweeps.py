@@ -1,4 +1,5 @@
-"""Experiments of the load engine: throughput and latency by clients, sizes, workers, ways."""
+"""Experiments with the load engine: throughput and latency by clients, sizes, workers and ways to
+call."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def cdf_rows(rows: Any, **names: object) -> Any:
 
 
 def closed_sweep(lab: Lab) -> Outcome:
-    """So many clients, each as fast as it is answered; an answer within a second is a success."""
+    """This many clients, each of which sends its next request after an answer; an answer within a
+    second is a success."""
     levels = lab.pick([1, 4], [1, 4, 16, 64], [1, 4, 16, 64, 256, 1024])
     operations, repeats = lab.pick(20, 100, 500), lab.pick(1, 3, 3)
     missing: list[str] = []
@@ -97,7 +99,7 @@ def closed_sweep(lab: Lab) -> Outcome:
 def _contestants(
     lab: Lab, deployment: Deployment, workload: Workload, missing: list[str]
 ) -> tuple[list[Contestant], list[tuple[Target, Function]]]:
-    """Each target over HTTP, and over CoAP where it speaks it."""
+    """Each target over HTTP, and over CoAP if the target speaks it."""
     contestants, functions = [], []
     for target in lab.targets:
         function = deployment.on(target, workload, node_wish())
@@ -139,7 +141,8 @@ def _run(name: str, clients: int, repeat: int, report: dict[str, Any]) -> dict[s
 
 
 def _ratios(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Throughput and mean latency of each way over native's at the same number of clients."""
+    """Throughput and mean latency of each way divided by those of native at the same number of
+    clients."""
     native = {row["clients"]: row for row in table if row["platform"].startswith("native")}
     found = []
     for row in table:
@@ -159,7 +162,7 @@ def _ratios(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _sweep(lab: Lab, workload: Workload) -> Outcome:
-    """Throughput by concurrency, and the latency at the highest."""
+    """Throughput by concurrency, and the latency at the highest concurrency."""
     levels = lab.pick([1, 10], [1, 10, 50, 100], [1, *range(10, 101, 10), 200])
     return _levels(lab, workload, levels, lab.pick(10, 100, 100))
 
@@ -298,7 +301,7 @@ def workers_sweep(lab: Lab) -> Outcome:
 
 
 def process_modes(lab: Lab) -> Outcome:
-    """A process that is kept against a process per request."""
+    """Compares a process that is kept with a process per request."""
     missing = ["streaming mode of the studied platforms has no counterpart for a text of 5 bytes"]
     target = next((one for one in lab.targets if isinstance(one, Mote)), None)
     if target is None:

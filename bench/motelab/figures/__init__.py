@@ -1,4 +1,5 @@
-"""The figures, from what is stored: the shapes of the papers, their numbers in grey beside ours."""
+"""The figures, drawn from stored results: the shapes of the papers, with their numbers in grey next
+to ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What papers state, and what the study measured, to draw beside ours."""
+"""What papers state and the study measured, for drawing next to our results."""
 
 from __future__ import annotations
 

@@ -15,13 +15,17 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// The files of `shims/` that sandboxes contain.
-const SHIMS: [&str; 30] = [
+const SHIMS: [&str; 34] = [
     "python/mote_shim.py",
     "python/mote_worker.py",
     "node/mote_shim.mjs",
     "node/mote_worker.cjs",
     "node/mote_start.cjs",
+    "node/mote_bun.mjs",
+    "node/mote_deno.mjs",
     "node/rehearsal.mjs",
+    "python/mote_template.py",
+    "python/mote_rehearsal.py",
     "python/mote_services.py",
     "python/mote_cloudevents.py",
     "python/mote_websocket.py",
@@ -108,6 +112,10 @@ fn text(shims: &Path, path: &str) -> io::Result<String> {
     let language = match path {
         "python/mote_shim.py" | "python/mote_worker.py" => Language::Python,
         "node/mote_shim.mjs" | "node/mote_worker.cjs" => Language::JavaScript,
+        "node/mote_bun.mjs" | "node/mote_deno.mjs" => {
+            println!("cargo::rerun-if-changed={}", file.display());
+            return Ok(from_common_js(&fs::read_to_string(file)?));
+        }
         _ => {
             println!("cargo::rerun-if-changed={}", file.display());
             return fs::read_to_string(file);

@@ -1,4 +1,4 @@
-// The function the dialogues talk to; `shapes.py` is its twin.
+// The function to which the dialogues talk; `shapes.py` is its twin.
 
 let release;
 let released = new Promise((resolve) => { release = resolve; });

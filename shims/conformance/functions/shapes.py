@@ -1,4 +1,4 @@
-"""The function the dialogues talk to; `shapes.mjs` is its twin."""
+"""The function that the dialogues call; `shapes.mjs` is its twin."""
 
 import asyncio
 

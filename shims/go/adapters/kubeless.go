@@ -1,6 +1,6 @@
-// Package mote_kubeless calls a Go function of Kubeless: it makes the platform's event and context of
-// the worker's requests. It is built into the function's program, against the package that the
-// function itself imports.
+// Package mote_kubeless calls a Go function written for Kubeless: it turns the worker's requests
+// into the platform's event and context. It is built into the function's program, against the
+// package that the function itself imports.
 package mote_kubeless
 
 import (

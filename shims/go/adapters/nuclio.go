@@ -1,6 +1,6 @@
-// Package mote_nuclio calls a Go function of Nuclio: it makes the platform's context and events of
-// the worker's requests, and answers of what the function returns. It is built into the function's
-// program, against the package that the function itself imports.
+// Package mote_nuclio calls a Go function written for Nuclio: it turns the worker's requests into
+// the platform's context and events, and turns the function's results into answers. It is built
+// into the function's program, against the package that the function itself imports.
 package mote_nuclio
 
 import (
@@ -26,12 +26,13 @@ import (
 
 type handler = func(*nuclio.Context, nuclio.Event) (interface{}, error)
 
-// Function is a function with what makes its contexts ready, which may be nil.
+// Function is a handler, and the function that prepares its contexts, which may be nil.
 type Function struct {
 	Handler     handler
 	InitContext func(*nuclio.Context) error
 
-	// Contexts that no call uses. Each belongs to one call at a time, as to a worker there.
+	// Contexts that no call uses. Each belongs to one call at a time, as it belongs to one worker
+	// on the platform.
 	lock sync.Mutex
 	free []*nuclio.Context
 	made int
@@ -99,8 +100,8 @@ func (f *Function) answer(w http.ResponseWriter, r *http.Request) error {
 	return write(w, result)
 }
 
-// failed answers with the status and the text of an error that has a status; any other is the
-// function's failure.
+// failed answers with the status and the text of an error that has a status. Any other error is a
+// failure of the function.
 func failed(w http.ResponseWriter, err error) error {
 	var withStatus interface{ StatusCode() int }
 	var plain nuclio.ErrorWithStatusCode
@@ -138,7 +139,7 @@ func write(w http.ResponseWriter, result interface{}) error {
 	return nil
 }
 
-// writeOther sends a stream, which not every version of the package has, or JSON.
+// writeOther sends JSON, or a stream, which not every version of the package has.
 func writeOther(w http.ResponseWriter, result interface{}) error {
 	stream, ok := result.(interface {
 		GetHeaders() map[string]interface{}
@@ -198,8 +199,8 @@ func text(value interface{}) string {
 	return fmt.Sprint(value)
 }
 
-// event is a request as the platform's HTTP trigger shows it. What it leaves out is as of an event
-// without that part.
+// event is a request as the platform's HTTP trigger shows it. For parts that it leaves out, it
+// behaves like an event without them.
 type event struct {
 	nuclio.AbstractEvent
 	request *http.Request
@@ -267,14 +268,15 @@ func newID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", bytes[:4], bytes[4:6], bytes[6:8], bytes[8:10], bytes[10:])
 }
 
-// trigger is where all events come from.
+// trigger is the source of all events.
 type trigger struct{}
 
 func (trigger) GetClass() string { return "sync" }
 func (trigger) GetKind() string  { return "http" }
 func (trigger) GetName() string  { return "default-http" }
 
-// lines is the platform's logger on the function's log; its lines are of the call of ctx.
+// lines is the platform's logger. It writes to the function's log, and its lines belong to the call
+// of ctx.
 type lines struct {
 	ctx  context.Context
 	name string
@@ -290,7 +292,7 @@ func (l lines) plain(level byte, format interface{}, vars []interface{}) {
 	mote_worker.Log(l.ctx, level, l.name+line)
 }
 
-// with writes the pairs of names and values as JSON behind the text.
+// with writes the pairs of names and values as JSON after the text.
 func (l lines) with(level byte, format interface{}, vars []interface{}) {
 	fields := map[string]interface{}{}
 	for at := 0; at+1 < len(vars); at += 2 {

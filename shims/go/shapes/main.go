@@ -1,4 +1,5 @@
-// Command shapes is the function the dialogues of shims/conformance talk to; the twin of shapes.py.
+// Command shapes is the function to which the dialogues of shims/conformance talk. It is the twin
+// of shapes.py.
 package main
 
 import (
@@ -14,7 +15,7 @@ import (
 	"mote/worker"
 )
 
-// waiting hands each release to one that waits, whichever goroutine came first.
+// waiting passes each release to one waiting goroutine, whichever of the two arrives first.
 var waiting = make(chan struct{})
 
 func handle(w http.ResponseWriter, r *http.Request) {

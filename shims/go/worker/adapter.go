@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// Adapter is a function behind the types of its platform's packages, which this package does not
-// know. Those of shims/go/adapters are built into the program beside it.
+// Adapter is a function that uses the types of its platform's packages, which this package does not
+// know. The adapters in shims/go/adapters are built into the program next to this package.
 type Adapter interface {
-	// Load makes the function ready, before the first call, and returns what answers. An error of
-	// that is the function's: its text reaches the log and not the caller.
+	// Load prepares the function before the first call, and returns a function that answers
+	// requests. An error of the returned function counts as the function's own: its text reaches
+	// the log and not the caller.
 	Load() (func(http.ResponseWriter, *http.Request) error, error)
 }
 
@@ -22,11 +23,11 @@ const (
 	Error
 )
 
-// fromLogger says of a line that it came through a logger, not by way of an output.
+// fromLogger marks a line that came through a logger and not through an output.
 const fromLogger = 3
 
-// Log writes a line to the function's log, as one of the call whose context it is. Line feeds in it
-// become spaces; what is longer than a line may be is cut.
+// Log writes a line to the function's log, for the call to which the context belongs. Line feeds
+// become spaces, and a line that is too long is cut.
 func Log(ctx context.Context, level byte, line string) {
 	w, stream := running, uint32(0)
 	if w == nil {

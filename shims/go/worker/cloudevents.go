@@ -18,7 +18,8 @@ func isJSON(kind string) bool {
 	return strings.HasSuffix(kind, "/json") || strings.HasSuffix(kind, "+json")
 }
 
-// readEvent makes one JSON object, an event in structured mode, of a request in either mode.
+// readEvent turns a request in either mode into one JSON object, which is an event in structured
+// mode.
 func readEvent(header http.Header, body []byte) ([]byte, error) {
 	kind := header.Get("Content-Type")
 	members := map[string]interface{}{}
@@ -74,7 +75,7 @@ func checkEvent(members map[string]interface{}) error {
 	return nil
 }
 
-// writeEvent makes fields and body, in binary mode, of an event as its own MarshalJSON writes it.
+// writeEvent turns an event, as its own MarshalJSON writes it, into fields and body in binary mode.
 func writeEvent(event []byte, number string) (http.Header, []byte, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(event, &raw); err != nil {
@@ -124,7 +125,7 @@ func orElse(text, other string) string {
 	return text
 }
 
-// escaped writes an attribute as a field may hold it.
+// escaped writes an attribute in the form in which a field may contain it.
 func escaped(text string) string {
 	var out strings.Builder
 	for _, letter := range []byte(text) {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// bind finds out how the function is called. It looks at the function's type, not only at the
-// platform named by LOAD: types tell more, and cannot be wrong.
+// bind finds out how the function is called. It looks at the function's type and not only at the
+// platform named by LOAD, because types say more and cannot be wrong.
 func (w *worker) bind(function interface{}) (shape string, err error) {
 	if adapter, ok := function.(Adapter); ok {
 		return "adapter", w.adapted(adapter)
@@ -45,7 +45,7 @@ func (w *worker) bind(function interface{}) (shape string, err error) {
 	return "http", nil
 }
 
-// httpHandler makes a handler of the usual signature out of those that are near it.
+// httpHandler converts functions with similar signatures to a handler with the usual one.
 func httpHandler(function interface{}) (http.HandlerFunc, error) {
 	switch call := function.(type) {
 	case func(http.ResponseWriter, *http.Request):
@@ -61,9 +61,9 @@ func httpHandler(function interface{}) (http.HandlerFunc, error) {
 	return nil, fmt.Errorf("the function is %T, and not func(http.ResponseWriter, *http.Request)", function)
 }
 
-// requestHandler is OpenFaaS's template golang-http: a struct with the request's parts goes in, one
-// with the answer's comes back. They are of a package of the function's own, and known by their
-// fields.
+// requestHandler follows OpenFaaS's template golang-http: the function takes a struct with the
+// request's parts and returns one with the answer's. Both types come from a package of the
+// function, and are recognised by their fields.
 func requestHandler(call reflect.Value) http.HandlerFunc {
 	kind := call.Type()
 	if kind.Kind() != reflect.Func || kind.NumIn() != 1 || kind.NumOut() != 2 || kind.In(0).Kind() != reflect.Struct || kind.Out(0).Kind() != reflect.Struct {
@@ -108,8 +108,8 @@ func requestHandler(call reflect.Value) http.HandlerFunc {
 	}
 }
 
-// tinyFaaS answers 200 and the text whatever the function did, as there; with TINYFAAS_PASS_STATUS=1
-// in the environment an error is 500.
+// tinyFaaS answers 200 and the text whatever the function did, as the platform does. With
+// TINYFAAS_PASS_STATUS=1 in the environment, an error becomes 500.
 func tinyFaaS(function func(string, map[string]string) (string, error)) func(*call) {
 	failed := http.StatusOK
 	if os.Getenv("TINYFAAS_PASS_STATUS") == "1" {
@@ -142,7 +142,7 @@ func tinyFaaS(function func(string, map[string]string) (string, error)) func(*ca
 	}
 }
 
-// Knative: Handle alone, or New, whose object has it.
+// Knative: the function is Handle, or New, which returns an object with a method Handle.
 
 type (
 	starter interface {
@@ -196,7 +196,7 @@ func (w *worker) knative(function interface{}) (string, error) {
 	return shape, nil
 }
 
-// start tells an object that wants to know that it begins, and later that it ends.
+// start calls the object's Start if it has one, and arranges that its Stop is called at the end.
 func (w *worker) start(object interface{}) error {
 	if one, ok := object.(starter); ok {
 		settings := map[string]string{}
@@ -241,9 +241,10 @@ var (
 	errorType   = reflect.TypeOf((*error)(nil)).Elem()
 )
 
-// eventHandler calls a function of events: (), (context), (event) or (context, event), with nothing,
-// an error, an event or both in return. The event's type is the function's; it is read from JSON and
-// written as JSON, which that of the usual package does by its own methods.
+// eventHandler calls a function that handles events. Its arguments are (), (context), (event) or
+// (context, event), and it returns nothing, an error, an event or both. The event has the
+// function's own type, which is read from and written as JSON. The type of the usual package has
+// methods for this.
 func eventHandler(call reflect.Value) (http.HandlerFunc, error) {
 	refused := fmt.Errorf("%s is no way to handle requests or events", call.Type())
 	if call.Kind() != reflect.Func || call.Type().NumIn() > 2 || call.Type().NumOut() > 2 {

@@ -1,9 +1,9 @@
-// Package mote_worker is the Go worker of mote: it answers the invocations of one function over file
-// descriptor 3. It is built into the function's program; docs/reference/worker-protocol.md is the
-// contract. Standard library only.
+// Package mote_worker is the Go worker of mote: it answers the invocations of one function over
+// file descriptor 3. It is built into the function's program; docs/reference/worker-protocol.md is
+// the contract. It uses only the standard library.
 //
-// Where to start reading: Serve in worker.go, then contracts.go, which makes an http.Handler of
-// whatever the function is; http.go is how one is called; this file is the bytes.
+// Start reading at Serve in worker.go, then contracts.go, which turns any kind of function into an
+// http.Handler. http.go calls that handler, and this file reads and writes the bytes.
 package mote_worker
 
 import (
@@ -50,7 +50,7 @@ var errProtocol = errors.New("protocol violation")
 
 var little = binary.LittleEndian
 
-// frame is one frame as it came; payload is a part of what was read.
+// frame is one frame as it arrived. payload is a slice of the bytes that were read.
 type frame struct {
 	kind    byte
 	end     bool
@@ -58,7 +58,7 @@ type frame struct {
 	payload []byte
 }
 
-// splitFrame cuts the first whole frame off data; size 0 asks for more bytes.
+// splitFrame splits the first whole frame off data. A size of 0 means that more bytes are needed.
 func splitFrame(data []byte) (one frame, size int, err error) {
 	if len(data) < headerBytes {
 		return one, 0, nil
@@ -91,7 +91,7 @@ func putHeader(out []byte, kind byte, end bool, stream uint32, size int) []byte 
 	return little.AppendUint32(out, stream)
 }
 
-// invoke is the payload of an INVOKE, cut.
+// invoke is the payload of an INVOKE, split into its parts.
 type invoke struct {
 	sentNs      uint64
 	id          [16]byte
@@ -125,7 +125,7 @@ func parseInvoke(payload []byte) (one invoke, err error) {
 	return one, nil
 }
 
-// parseHeaders makes http.Header of a header block.
+// parseHeaders converts a header block to an http.Header.
 func parseHeaders(block []byte) http.Header {
 	text := string(block)
 	lines := strings.Count(text, "\n")
@@ -141,19 +141,20 @@ func parseHeaders(block []byte) http.Header {
 			continue
 		}
 		values = append(values, value)
-		// One array for all single values; an append to one of them makes its own.
+		// All single values share one array. An append to one of them allocates a new one.
 		header[key] = values[len(values)-1 : len(values) : len(values)]
 	}
 	return header
 }
 
-// framing are fields the front writes itself; a function's own would contradict the bytes sent.
+// framing contains fields that the front writes itself. A function's own values could contradict
+// the bytes that are sent.
 var framing = map[string]bool{
 	"Connection": true, "Content-Length": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true,
 	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
 }
 
-// lowered keeps the names that answers use most.
+// lowered contains the names that answers use most often.
 var lowered = map[string]string{
 	"Content-Type": "content-type", "Location": "location", "Set-Cookie": "set-cookie", "Cache-Control": "cache-control",
 }

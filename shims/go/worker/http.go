@@ -17,7 +17,7 @@ import (
 	"unicode/utf8"
 )
 
-// call is one invocation on its way.
+// call is one invocation in progress.
 type call struct {
 	w         *worker
 	stream    uint32
@@ -27,7 +27,7 @@ type call struct {
 	stop      context.CancelFunc
 	enteredNs int64
 
-	// What is below is the answer. ended is read by the goroutine that works alone.
+	// The following fields are about the answer. Only the goroutine that does the work reads ended.
 	started bool
 	ended   bool
 	lock    sync.Mutex
@@ -49,7 +49,7 @@ func newCall(w *worker, stream uint32, head invoke, whole bool) *call {
 	return c
 }
 
-// finish ends a call whose function returned without an end.
+// finish ends a call, even if its function returned without ending the answer.
 func (c *call) finish() {
 	c.over.Store(true)
 	c.stop()
@@ -61,7 +61,7 @@ func (c *call) finish() {
 	}
 }
 
-// cancelled tells the function that nobody waits any more.
+// cancelled tells the function that nobody waits any longer.
 func (c *call) cancelled() {
 	c.lock.Lock()
 	c.gone = true
@@ -86,7 +86,7 @@ func (c *call) credit(size uint32) {
 	c.lock.Unlock()
 }
 
-// reader reads the body; whole gives all of it.
+// reader reads the body in parts; whole returns all of it.
 func (c *call) reader() io.ReadCloser {
 	if c.incoming != nil {
 		return c.incoming
@@ -117,7 +117,7 @@ func (c *call) answer(status int, header http.Header, body []byte) {
 	c.begin(status, header, body, true)
 }
 
-// begin sends RESULT with what fits of first; with last, all of it and the end.
+// begin sends RESULT with as much of first as fits. With last, it also sends the rest and the end.
 func (c *call) begin(status int, header http.Header, first []byte, last bool) {
 	if c.isGone() {
 		c.fail("Cancelled", "", "")
@@ -153,7 +153,8 @@ func (c *call) begin(status int, header http.Header, first []byte, last bool) {
 	}
 }
 
-// push sends chunks of a body as the engine's credit allows. It waits; false when nobody wants more.
+// push sends chunks of a body as the engine's credit allows, and waits for credit. It returns false
+// if nobody wants more.
 func (c *call) push(body []byte, last bool) bool {
 	for len(body) > 0 || last {
 		c.lock.Lock()
@@ -221,7 +222,8 @@ func (in *incoming) close(err error) {
 	in.lock.Unlock()
 }
 
-// Read gives the next bytes and credits what was taken, a quarter of the window at a time.
+// Read returns the next bytes, and credits the bytes that were taken, a quarter of the window at a
+// time.
 func (in *incoming) Read(into []byte) (int, error) {
 	in.lock.Lock()
 	for len(in.chunks) == 0 && !in.ended && in.err == nil {
@@ -289,7 +291,8 @@ func (c *call) request() *http.Request {
 	return request.WithContext(c.ctx)
 }
 
-// response is the http.ResponseWriter of one call. What fits into one frame is held until the end.
+// response is the http.ResponseWriter of one call. It holds as much as fits into one frame until
+// the end.
 type response struct {
 	c      *call
 	header http.Header
@@ -344,7 +347,7 @@ func (r *response) start() bool {
 	return !r.c.ended
 }
 
-// typed names the type of a body that has none, as net/http does.
+// typed sets the type of a body that has none, as net/http does.
 func (r *response) typed() {
 	if len(r.held) == 0 || r.header["Content-Type"] != nil || r.header["Content-Encoding"] != nil {
 		return
@@ -382,7 +385,7 @@ func serveHTTP(c *call, handler http.HandlerFunc) {
 	writer.end()
 }
 
-// caught turns a panic of the function into an ERROR; its words go to the log.
+// caught turns a panic of the function into an ERROR. The panic's text goes to the log.
 func caught(c *call) {
 	thrown := recover()
 	if thrown == nil || c.ended {
@@ -396,12 +399,12 @@ func caught(c *call) {
 	c.fail("panic", message, "panic: "+message+"\n"+stack())
 }
 
-// stack is where a panic came from, without the frames around the function's own.
+// stack returns the stack of a panic, without the frames around the function's own.
 func stack() string {
 	text := string(debug.Stack())
 	if at := strings.Index(text, "\npanic("); at >= 0 {
 		text = text[at+1:]
-		// The frame of panic itself is two lines.
+		// The frame of panic itself takes two lines.
 		for i := 0; i < 2; i++ {
 			_, text, _ = strings.Cut(text, "\n")
 		}

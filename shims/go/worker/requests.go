@@ -7,12 +7,13 @@ import (
 	"sync"
 )
 
-// What a function asks of its node goes through the value that its context has under this key: a
-// function of the type of (*requests).ask. The package mote.internal/mote knows what the requests
-// mean; it cannot import this one, which is a part of the function's own module.
+// A function sends requests to its node through the value that its context has under this key. The
+// value is a function of the same type as (*requests).ask. The package mote.internal/mote knows
+// what the requests mean, but it cannot import this package, which is part of the function's own
+// module.
 const requestsKey = "mote.internal/requests"
 
-// Under this key the context has what caused the invocation, a byte as in INVOKE.
+// Under this key, the context has the cause of the invocation, as the byte in INVOKE.
 const triggerKey = "mote.internal/trigger"
 
 const (
@@ -22,7 +23,7 @@ const (
 	statusCancelled = 7
 )
 
-// requests are those of one worker that are under way.
+// requests are the requests of one worker that are in progress.
 type requests struct {
 	w       *worker
 	lock    sync.Mutex
@@ -71,7 +72,7 @@ func (r *requests) ask(ctx context.Context, service, operation byte, flags uint1
 	select {
 	case got = <-answered:
 	case <-ctx.Done():
-		// The node answers all the same; nobody waits for it.
+		// The node still answers, although nobody waits for the answer.
 		go func() { <-answered; r.ended(size) }()
 		return 0, nil, ctx.Err()
 	}
@@ -115,7 +116,8 @@ func (w *worker) offers(service string) bool {
 	return false
 }
 
-// sendRequest sends a request for the invocation of the context, or for none where that has ended.
+// sendRequest sends a request for the invocation of the context, or for no invocation if that one
+// has ended.
 func (w *worker) sendRequest(ctx context.Context, payload []byte) {
 	stream := uint32(0)
 	if c, ok := ctx.Value(callKey{}).(*call); ok && !c.over.Load() {

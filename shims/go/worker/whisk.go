@@ -13,7 +13,8 @@ import (
 
 type object = map[string]interface{}
 
-// action makes one of the two signatures of OpenWhisk's Go actions: objects or arrays in and out.
+// action converts OpenWhisk's Go actions, which take an object and return an object or an array, to
+// one signature.
 func action(function interface{}) (func(object) interface{}, error) {
 	switch call := function.(type) {
 	case func(object) object:
@@ -26,7 +27,7 @@ func action(function interface{}) (func(object) interface{}, error) {
 	return nil, fmt.Errorf("OpenWhisk calls Main(map[string]interface{}) map[string]interface{}, this is %T", function)
 }
 
-// openWhisk calls an action as a web action is.
+// openWhisk calls an action in the way in which web actions are called.
 func openWhisk(spec *load, act func(object) interface{}) func(*call) {
 	defaults := os.Getenv("OPENWHISK_PARAMETERS")
 	os.Setenv("__OW_ACTION_NAME", "/_/"+spec.Function)
@@ -42,7 +43,8 @@ func openWhisk(spec *load, act func(object) interface{}) func(*call) {
 			c.fail("Cancelled", "", "")
 			return
 		}
-		// Who calls through the platform's API gives arguments alone and reads the result as it is.
+		// A caller that uses the platform's API sends only arguments, and receives the result
+		// unchanged.
 		activation := ""
 		headers := lowerHeaders(c.head.headers)
 		if named, ok := headers["x-mote-activation"].(string); ok {
@@ -66,7 +68,8 @@ func openWhisk(spec *load, act func(object) interface{}) func(*call) {
 
 func jsonType() http.Header { return http.Header{"Content-Type": {"application/json"}} }
 
-// whiskArguments are defaults, query, and what the body holds, under the request's own facts.
+// whiskArguments returns the defaults, the query, the facts about the request, and the body's
+// values.
 func whiskArguments(head *invoke, headers object, body []byte, defaults string, plain bool) (object, error) {
 	args := object{}
 	if defaults != "" {
@@ -117,7 +120,8 @@ func whiskArguments(head *invoke, headers object, body []byte, defaults string, 
 	return args, nil
 }
 
-// lowerHeaders are the fields by their names in lower case, as they came; duplicates are joined.
+// lowerHeaders returns the fields by their lower-case names, with their values unchanged.
+// Duplicates are joined.
 func lowerHeaders(block []byte) object {
 	headers := object{}
 	text := string(block)
@@ -154,7 +158,7 @@ func isTextual(kind string) bool {
 	return strings.HasSuffix(kind, "+json") || strings.HasSuffix(kind, "+xml")
 }
 
-// answerPlain sends a result as it is; an error is 502.
+// answerPlain sends a result unchanged. An error becomes 502.
 func answerPlain(c *call, result interface{}) {
 	whole, isObject := result.(object)
 	if _, failed := whole["error"]; isObject && failed {
@@ -167,8 +171,8 @@ func answerPlain(c *call, result interface{}) {
 	c.answerJSON(http.StatusOK, result)
 }
 
-// answerWhisk sends a result: an error is 502, an object with statusCode, headers or body is an
-// answer, any other is JSON.
+// answerWhisk sends a result. An error becomes 502, an object with statusCode, headers or body is
+// an answer, and any other result is sent as JSON.
 func answerWhisk(c *call, result interface{}) {
 	whole, isObject := result.(object)
 	if result == nil || isObject && whole == nil {

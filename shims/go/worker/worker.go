@@ -28,7 +28,7 @@ func monotonic() int64 {
 // nanotime is that clock, read without a system call.
 func nanotime() int64 { return clockStart + int64(time.Since(clockBase)) }
 
-// load is the payload of LOAD, as far as a program that is one function needs it.
+// load is the part of LOAD's payload that a program with a single function needs.
 type load struct {
 	Function    string            `json:"function"`
 	Revision    uint64            `json:"revision"`
@@ -45,7 +45,7 @@ const (
 	readBytes          = 256 << 10
 )
 
-// worker is the connection and what runs.
+// worker holds the connection and the running calls.
 type worker struct {
 	conn  io.ReadWriter
 	spec  *load
@@ -55,7 +55,7 @@ type worker struct {
 
 	requests *requests
 
-	// What is below is guarded by state.
+	// state guards the following fields.
 	state   sync.Mutex
 	running map[uint32]*call
 	waiting []*call
@@ -63,7 +63,7 @@ type worker struct {
 	drains  bool
 	drained chan struct{}
 
-	// sending is held by whoever writes; outgoing collects meanwhile.
+	// sending is true while a goroutine writes. Meanwhile, further frames collect in outgoing.
 	output   sync.Mutex
 	outgoing []byte
 	spare    []byte
@@ -71,13 +71,14 @@ type worker struct {
 	idle     *sync.Cond
 }
 
-// running is the worker of this program, for what knows no worker: Log.
+// running is the worker of this program, for code that does not know its worker, such as Log.
 var running *worker
 
-// Serve answers invocations with function until the engine drains or closes the connection. What
-// kinds of functions there are is in contracts.go.
+// Serve answers invocations with function until the engine drains or closes the connection.
+// contracts.go lists the kinds of functions.
 func Serve(function interface{}) {
-	// Through the runtime's poller: a goroutine that waits for frames then holds no thread.
+	// Reads go through the runtime's poller, so that a goroutine that waits for frames holds no
+	// thread.
 	syscall.SetNonblock(3, true)
 	syscall.CloseOnExec(3)
 	conn := os.NewFile(3, "engine")
@@ -93,7 +94,7 @@ func newWorker(conn io.ReadWriter) *worker {
 	return w
 }
 
-// run is the life of a worker; it returns the exit code.
+// run serves until the worker ends, and returns the exit code.
 func (w *worker) run(function interface{}) int {
 	hello := little.AppendUint16(nil, version)
 	w.send(putFrame(nil, kindHello, false, 0, append(hello, "go/"+runtime.Version()[2:]...)))
@@ -109,9 +110,10 @@ func (w *worker) run(function interface{}) int {
 	}
 }
 
-// receive reads frames until the engine closes or breaks the contract.
+// receive reads frames until the engine closes the connection or violates the protocol.
 func (w *worker) receive(function interface{}) int {
-	// Bodies and heads keep parts of what was read, so a buffer that is full is left to them.
+	// Bodies and heads refer to parts of the buffer, so a full buffer is left to them and not
+	// reused.
 	buffer := make([]byte, 0, readBytes)
 	at := 0
 	for {
@@ -184,7 +186,7 @@ func (w *worker) handle(one frame, function interface{}) error {
 	return nil
 }
 
-// load makes the function ready and says so.
+// load prepares the function, and reports that it is ready.
 func (w *worker) load(payload []byte, function interface{}) (err error) {
 	started := nanotime()
 	spec := &load{}
@@ -210,7 +212,8 @@ func (w *worker) load(payload []byte, function interface{}) (err error) {
 	if spec.Concurrency != nil {
 		w.limit = *spec.Concurrency
 	}
-	// Handlers of HTTP read their body as it arrives; the others get it with the call.
+	// HTTP handlers read their body as it arrives. Other functions get the whole body with the
+	// call.
 	whole := shape == "fn" || shape == "action" || shape == "adapter"
 	ready := fmt.Sprintf(`{"init_ns":%d,"concurrency":%d,"shape":%q,"whole_bodies":%t}`, nanotime()-started, w.limit, shape, whole)
 	w.send(putFrame(nil, kindReady, false, 0, []byte(ready)))
@@ -241,13 +244,13 @@ func (w *worker) invoke(one frame) error {
 	return nil
 }
 
-// work runs one call, and those that wait once it has ended: a goroutine per place.
+// work runs one call, and then calls that wait. There is one goroutine per place.
 func (w *worker) work(c *call) {
 	for c != nil {
 		w.serve(c)
 		c.finish()
 		w.state.Lock()
-		// Its end was sent: the engine may have used the number again.
+		// The end of the call was sent, so the engine may already have reused the number.
 		if w.running[c.stream] == c {
 			delete(w.running, c.stream)
 		}
@@ -273,14 +276,15 @@ func (w *worker) body(one frame) error {
 	if len(one.payload) > chunkMax {
 		return fmt.Errorf("%w: BODY above 64 KiB", errProtocol)
 	}
-	// Without an entry it crossed our END on its way: the stream is over for us.
+	// Without an entry, this frame has crossed our END, and the stream is already over here.
 	if c := w.find(one.stream); c != nil && c.incoming != nil {
 		c.incoming.add(one.payload, one.end)
 	}
 	return nil
 }
 
-// cancel ends a stream nobody waits for: at once if it has not started, else by asking.
+// cancel ends a stream for which nobody waits: at once if its call has not started, otherwise by
+// asking the function.
 func (w *worker) cancel(stream uint32) {
 	w.state.Lock()
 	c := w.running[stream]
@@ -295,6 +299,8 @@ func (w *worker) cancel(stream uint32) {
 	}
 	w.state.Unlock()
 	if c != nil {
+		// Shows the engine that the worker still reads, even if the function continues.
+		w.send(putFrame(nil, kindCredit, false, stream, make([]byte, 4)))
 		c.cancelled()
 	}
 }
@@ -311,7 +317,8 @@ func (w *worker) maybeLeave() {
 
 // Frames out
 
-// send writes frames. Whoever finds nobody writing does, also for those who come meanwhile.
+// send writes frames. If no goroutine is writing, the caller writes, including frames that others
+// add meanwhile.
 func (w *worker) send(frames []byte) {
 	w.output.Lock()
 	w.outgoing = append(w.outgoing, frames...)
@@ -338,7 +345,7 @@ func (w *worker) send(frames []byte) {
 	w.output.Unlock()
 }
 
-// settle waits until everything that was sent is written.
+// settle waits until all sent frames are written.
 func (w *worker) settle() {
 	w.output.Lock()
 	defer w.output.Unlock()
@@ -364,8 +371,8 @@ func (w *worker) putError(stream uint32, kind, message, trace string, enteredNs 
 	w.send(putFrame(nil, kindError, true, stream, payload))
 }
 
-// invocationContext is a request's context: cancelled with its call, with the call's deadline to
-// read but without a timer of its own, since the engine cancels at the deadline.
+// invocationContext is a request's context. It is cancelled with its call. It shows the call's
+// deadline but has no timer, because the engine cancels the call at the deadline.
 type invocationContext struct {
 	context.Context
 	deadline time.Time
@@ -373,7 +380,7 @@ type invocationContext struct {
 	call     *call
 }
 
-// Value also finds what the function may ask of its node.
+// Value also finds the function for requests to the node.
 func (c *invocationContext) Value(key interface{}) interface{} {
 	switch key {
 	case triggerKey:

@@ -1,4 +1,5 @@
-// CloudEvents as functions of Knative know them. `mote_cloudevents.cjs` reads and writes their bytes.
+// CloudEvents in the form that Knative functions know. `mote_cloudevents.cjs` reads and writes
+// their bytes.
 
 import { mediaType } from './http.mjs';
 import { binary, fromFields, fromJson, parsed } from '../mote_cloudevents.cjs';
@@ -32,7 +33,7 @@ export function isEvent(fields) {
     || (fields['content-type']?.toLowerCase().startsWith('application/cloudevents') ?? false);
 }
 
-/** The event of a request. Throws on one that is incomplete. */
+/** The event of a request. Throws if the event is incomplete. */
 export function read(event) {
   const type = mediaType(event);
   const [attributes, data] = type === STRUCTURED ? fromJson(parsed(event.body), VERSIONS) : binaryMode(event, type);

@@ -8,7 +8,7 @@ const bodyOf = (event) => parsedBody(event);
 
 const HTML_BLOCK = keptBlockOf([['content-type', HTML]]);
 
-/** What surrounds a call. Parts are made when first used. */
+/** The context of a call. Parts are made when first used. */
 class Context {
   #event;
   #request = null;
@@ -24,7 +24,8 @@ export async function load(file, exported) {
   return (event) => {
     const context = new Context(event);
     if (event.body.length && mediaType(event) === 'application/json') {
-      // Refused before the function, as there, which has nothing to catch.
+      // As on the platform, the request is refused before the function is called, so the function
+      // need not catch anything.
       try { context.request.body = bodyOf(event); } catch { return typed('Bad Request', HTML, 400); }
     }
     const value = call.length < 2 ? call(context) : new Promise((resolve, reject) => {

@@ -1,9 +1,9 @@
-// What the adapters for other platforms share: a request and a response with the members of
-// Express that their functions use, and answers of the shim made from them.
+// Code that the adapters for other platforms share: a request and a response with the members of
+// Express that functions use, and their conversion to the shim's answers.
 //
 // An adapter exports `load(file, exported, spec, init)`, which imports the function and resolves to
-// a handler `(event, ctx)` of the shim's own. Loaded only for functions that ask for it.
-// What adapters may use of the shim is listed in `mote_worker/adapters.mjs`.
+// a handler `(event, ctx)` in the shim's own form. It is loaded only for functions that ask for it.
+// `mote_worker/adapters.mjs` lists the parts of the shim that adapters may use.
 
 import { EventEmitter } from 'node:events';
 import { STATUS_CODES } from 'node:http';
@@ -39,7 +39,7 @@ export function functionOf(module, name, file) {
   return found;
 }
 
-/** The export of this name, or the module itself where it is a function that has none such. */
+/** The export of this name, or the module itself if it is a function without such an export. */
 export function namedOrWhole(module, name, file) {
   return typeof module === 'function' && typeof module[name] !== 'function' ? module : functionOf(module, name, file);
 }
@@ -78,7 +78,7 @@ export function reply(status, pairs, body) {
 
 const BLOCKS = new Map();
 
-/** The same with a media type that is one of a few, and no other field. */
+/** The same answer with one of a few media types and no other field. */
 export function typed(body, type, status = 200) {
   let block = BLOCKS.get(type);
   if (block === undefined) {
@@ -128,7 +128,7 @@ export class Request {
   }
 }
 
-// Express lets functions assign to all of them.
+// In Express, functions may assign to all of these members.
 for (const [name, { get, set }] of Object.entries(Object.getOwnPropertyDescriptors(Request.prototype))) {
   if (!get || set) continue;
   Object.defineProperty(Request.prototype, name, {

@@ -1,7 +1,8 @@
-// Knative: `exports.handle = async (context, body)`, or with a CloudEvent in the body's place.
+// Knative: `exports.handle = async (context, body)`, or with a CloudEvent in place of the body.
 //
-// `init`, `shutdown`, `liveness` and `readiness` beside it are called as there. What is undefined,
-// null or empty is 204; an event in the answer is sent in binary mode.
+// `init`, `shutdown`, `liveness` and `readiness`, if exported as well, are called as on the
+// platform. An undefined, null or empty result is answered with 204. An event in the answer is sent
+// in binary mode.
 
 import fs from 'node:fs';
 
@@ -45,7 +46,7 @@ class EventResponse {
   response() { return this.#response; }
 }
 
-/** What surrounds a call. Parts are made when first used. */
+/** The context of a call. Parts are made when first used. */
 class Context {
   #event;
   constructor(event, body, cloudevent) {
@@ -144,7 +145,8 @@ function answer(value) {
   const status = Number(value.statusCode || 200);
   const headers = typeof value.headers === 'object' ? value.headers ?? {} : {};
   if (value.body !== undefined) return whole(status, headers, value.body);
-  // An object without a body is itself the answer, with all that is in it, and is always JSON.
+  // An object without a body is itself the answer, with all its members, and is always sent as
+  // JSON.
   if (takesOut) {
     value = { ...value };
     delete value.statusCode;

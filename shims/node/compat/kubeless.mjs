@@ -1,5 +1,5 @@
-// Kubeless: `module.exports = { f: (event, context) }`, or that function alone; text, an object or a
-// promise.
+// Kubeless: `module.exports = { f: (event, context) }`, or only that function. It returns text, an
+// object or a promise.
 
 import { Prepared, headOf, keptBlockOf } from '../mote_shim.mjs';
 import { JSON_TYPE, PLAIN, Reply, Request, exportsOf, namedOrWhole, reply } from './http.mjs';
@@ -58,13 +58,13 @@ export async function load(file, exported) {
 function settled(value, response) {
   const returned = Promise.resolve(value).then((result) => {
     if (response.sent) return response.sent;
-    // What is piped into the response ends it.
+    // A stream that is piped into the response ends it.
     if (result === undefined && response.isAwaited) return response.finished;
     if (result instanceof Uint8Array) return response.send(result).sent;
     if (result !== null && typeof result === 'object') return response.type(JSON_TYPE).end(JSON.stringify(result)).sent;
     if (!response.getHeader('content-type')) response.type(PLAIN);
     return response.end(result === undefined ? '' : String(result)).sent;
   });
-  // A function may answer through extensions.response and never settle.
+  // A function may answer through extensions.response, and its promise may never settle.
   return response.sent ?? Promise.race([returned, response.finished]);
 }

@@ -53,8 +53,8 @@ export async function load(file, exported, spec, init) {
     userData: {}, user_data: {}, worker_id: 0, workerId: 0, logger, Response: NuclioResponse,
     trigger: { kind: 'http', name: 'default-http' }, trigger_name: 'default-http',
   };
-  // The callback is a call's own; everything else of the context is the instance's, also what
-  // initContext adds to it.
+  // The callback belongs to one call. Everything else in the context belongs to the instance,
+  // including the members that initContext adds.
   class Context {
     constructor(callback) { this.callback = callback; }
   }

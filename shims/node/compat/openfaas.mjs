@@ -6,12 +6,12 @@ import fs from 'node:fs';
 import { HTML, JSON_TYPE, exportsOf, functionOf, parameters, parsedBody, reply, showing, typed } from './http.mjs';
 import { headOf } from '../mote_shim.mjs';
 
-// Where the images of that platform have the code, as the folder `function` in the current one.
+// The current folder in the platform's images, which have the code in its subfolder `function`.
 const HOME = '/home/app';
 const NO_FIELDS = Object.freeze({});
 const HIDDEN = 'Internal Server Error';
 
-/** What surrounds a call; the first of `succeed` and `fail` is its answer. */
+/** The context of a call; the first call of `succeed` or `fail` gives the answer. */
 class Context {
   #answer = null;
   #resolve = null;
@@ -39,7 +39,7 @@ class Context {
     const text = error === undefined || error === null ? HIDDEN : String(error);
     return this.#fail(error ?? new Error('the function failed'), text);
   }
-  /** For what the function threw: the text of an exception is not meant for the caller. */
+  /** Handles what the function threw: the text of an exception is not meant for the caller. */
   static threw(context, error) {
     if (error !== undefined && error !== null && !(error instanceof Error)) return context.fail(error);
     return context.#fail(error ?? new Error('the function failed'), HIDDEN);
@@ -115,7 +115,7 @@ export async function load(file, exported, spec) {
   }
 }
 
-/** The names of a function's parameters, as far as text can tell. */
+/** The names of a function's parameters, as far as its text shows them. */
 function parametersOf(call) {
   const [, list] = /^(?:async\s+)?(?:function\s*[\w$]*\s*)?\(?([^)=]*)/.exec(String(call)) ?? [];
   return (list ?? '').split(',').map((name) => name.trim());

@@ -1,4 +1,5 @@
-// Apache OpenWhisk: `main(params)`, called as a web action is: an object or a promise of one.
+// Apache OpenWhisk: `main(params)`, called like a web action. It returns an object or a promise of
+// one.
 
 import fs from 'node:fs';
 import module, { createRequire } from 'node:module';
@@ -28,7 +29,7 @@ async function actionOf(file, name) {
   return typeof made.moteAction === 'function' ? made.moteAction : functionOf(made.exports, name, file);
 }
 
-/** The member of an object that a name with dots means. */
+/** The member of an object to which a name with dots refers. */
 const atPath = (object, name) => name.split('.').reduce((part, key) => part?.[key], object);
 
 export async function load(file, exported, spec) {
@@ -37,14 +38,16 @@ export async function load(file, exported, spec) {
   process.env.__OW_ACTION_NAME = `/_/${spec.function}`;
   process.env.__OW_ACTION_VERSION = `0.0.${spec.revision}`;
   process.env.__OW_NAMESPACE ??= '_';
-  // Setting a variable of the process costs more than a call: what changes is read through.
+  // Setting an environment variable of the process costs more than a call, so getters read the
+  // values that change.
   let current = null;
   process.env = Object.defineProperties({ ...process.env }, {
     __OW_ACTIVATION_ID: { get: () => current?.activation ?? current?.event.id, enumerable: true, configurable: true },
     __OW_DEADLINE: { get: () => current && String(Date.now() + current.ctx.remainingMs()), enumerable: true, configurable: true },
   });
   return (event, ctx) => {
-    // Who calls through the platform's API gives arguments alone and reads the result as it is.
+    // A caller that uses the platform's API sends only arguments, and receives the result
+    // unchanged.
     const head = headOf(event);
     const activation = head.fields['x-mote-activation'];
     current = { activation, event, ctx };
@@ -63,26 +66,26 @@ export async function load(file, exported, spec) {
   };
 }
 
-/** What the platform's API tells of an exception. The log has its trace too. */
+/** What the platform's API reports for an exception. The log also has the trace. */
 function thrown(error) {
   console.error(error);
   return { error: `An error has occurred: ${error}` };
 }
 
-/** What it tells of a rejected promise: an error as an object. */
+/** What the platform's API reports for a rejected promise: an error as an object. */
 function rejected(error) {
   if (!(error instanceof Error)) return { error: error ?? {} };
   console.error(error);
   return { error: { ...error, name: error.name, message: error.message, stack: error.stack } };
 }
 
-/** A rejected promise that is no exception is an application error; the caller sees it. */
+/** A promise rejected with anything but an exception is an application error, which the caller sees. */
 function failed(error) {
   if (error instanceof Error) throw error;
   return { error: error ?? {} };
 }
 
-/** What the platform's API calls an action with: in a sequence the result before may be an array. */
+/** The arguments from the platform's API: in a sequence, the previous result may be an array. */
 function given(event, defaults) {
   const value = event.body.length ? event.json() : {};
   return Array.isArray(value) ? value : { ...defaults, ...value };
@@ -99,7 +102,7 @@ const told = ({ method, path }) => ({ __ow_method: method.toLowerCase(), __ow_he
 
 function argumentsOf(event, defaults, head) {
   const { query, fields, mediaType: type } = head;
-  // Several values of one name are an array, which each call must have for itself.
+  // Several values of one name form an array, and each call must get its own copy.
   const params = query ? { ...defaults, ...parameters(query), ...told(head), __ow_query: query } : { ...(head.made ??= { ...defaults, ...told(head) }) };
   params.__ow_headers = { ...fields };
   if (!event.body.length) return params;

@@ -1,7 +1,7 @@
-// tinyFaaS: the package `fn` exports `(req, res)`; the body is text.
+// tinyFaaS: the package `fn` exports `(req, res)`. The body is text.
 //
-// The caller sees 200 and the body whatever the function set, as on that platform; with
-// TINYFAAS_PASS_STATUS=1 in the environment its status and fields are passed on.
+// As on that platform, the caller sees 200 and the body whatever the function has set. With
+// TINYFAAS_PASS_STATUS=1 in the environment, the function's status and fields are passed on.
 
 import { PLAIN, Reply, Request, exportsOf, functionOf, reply, typed } from './http.mjs';
 

@@ -1,8 +1,10 @@
-// What an adapter for another platform may use of the shim, through `mote_shim.mjs`. Everything else
-// can change at any time, except for what `mote_cloudevents.cjs` exports, which adapters may import too.
+// The parts of the shim that an adapter for another platform may use, through `mote_shim.mjs`.
+// Everything else can change at any time, except for the exports of `mote_cloudevents.cjs`, which
+// adapters may import too.
 //
-// An adapter gets the spec of LOAD, which it does not change, and returns a handler of `(event, ctx)`.
-// The public members of these two are for adapters too; each is read from the frame when it is used.
+// An adapter gets the spec in LOAD, which it must not change, and returns a handler `(event, ctx)`.
+// Adapters may also use the public members of `event` and `ctx`. Each member is read from the frame
+// when it is used.
 
 import { Event } from './events.mjs';
 import { headerBlock, headerPairs } from './headers.mjs';
@@ -31,5 +33,5 @@ export const later = (event, promise, next) => Event.later(event, promise, next)
  * allow. Costs about a microsecond for each pair. */
 export const blockOf = (pairs) => headerBlock(headerPairs(pairs));
 
-/** The same as bytes, for a block that is used again: bytes are sent in a third of the time. */
+/** The same block as bytes, for repeated use: bytes are sent in a third of the time. */
 export const keptBlockOf = (pairs) => Buffer.from(blockOf(pairs), 'latin1');

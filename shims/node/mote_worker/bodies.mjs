@@ -1,6 +1,6 @@
 // Bodies that do not fit into one frame: `Incoming` of a request, `Output` of an answer.
 //
-// Both count the credit of their stream. They do not know what the bytes mean.
+// Both count the credit of their streams. They do not know what the bytes mean.
 
 import { Cancelled, CHUNK_MAX, END, Kind, WINDOW } from './wire.mjs';
 
@@ -22,8 +22,8 @@ export class Incoming {
     this.wake?.();
   }
   consumed(size) {
-    // One CREDIT for a quarter of the window: the sender never runs dry, and small chunks do not
-    // cost a frame each.
+    // One CREDIT is sent for each quarter of the window, so that the sender never runs out of
+    // credit and small chunks do not cost a frame each.
     this.owed += size;
     if (this.owed >= CHUNK_MAX && !this.ended) {
       const payload = Buffer.allocUnsafe(4);

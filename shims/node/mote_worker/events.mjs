@@ -1,4 +1,5 @@
-// What `handle(event, ctx)` gets: `Event` and `Context`. A fetch handler gets the same `Context`.
+// The arguments of `handle(event, ctx)`: `Event` and `Context`. A fetch handler gets the same
+// `Context`.
 //
 // This part reads an invocation. It does not know how the answer is sent.
 
@@ -9,7 +10,7 @@ function paramsOf(invocation) {
   return Object.fromEntries(new URLSearchParams(invocation?.head.fields['mote-params'] ?? ''));
 }
 
-/** What surrounds an invocation. */
+/** The context of an invocation. */
 export class Context {
   #worker;
   #invocation;
@@ -48,12 +49,12 @@ export class Context {
     const [isBatch, events] = this.#events();
     return isBatch ? null : events[0] ?? null;
   }
-  /** All CloudEvents of this invocation: those of a batch, the one, or none. */
+  /** All CloudEvents of this invocation: those of a batch, the single one, or none. */
   get cloudevents() { return this.#events()[1]; }
   #events() { return (this.#received ??= this.#invocation ? this.#worker.cloudeventsOf(this.#invocation) : [false, []]); }
   /** A new CloudEvent, for instance to return it. Its source is the function without `source`. */
   newCloudevent(members) { return this.#worker.cloudevents().made({ source: `/${this.function}`, ...members }); }
-  /** Publishes a message at the MQTT broker of the function; settles once the broker has it. */
+  /** Publishes a message at the function's MQTT broker; settles once the broker has received it. */
   publish(topic, body, options) { return publishMessage(this.#worker.node(), this.#invocation, topic, body, options); }
   /** Part of `fetch(request, env, ctx)` elsewhere: there is no origin server to pass a request to. */
   passThroughOnException() {}

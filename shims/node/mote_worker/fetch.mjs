@@ -1,16 +1,17 @@
 // The classes of the Fetch standard that a function sees: `Request` and `Response`.
 //
 // Constructing the platform's own Request and Response costs several microseconds each, more than
-// everything else in the shim together. So a function sees light objects that keep what the frame
-// holds and become real ones only where a function uses a part that needs it. This part does not
-// know the connection: `LightResponse.emit` hands the parts of an answer to its caller.
+// everything else in the shim together. A function therefore sees light objects that keep the
+// content of the frame. They become real objects only if the function uses a part that needs this.
+// This part does not know the connection: `LightResponse.emit` hands the parts of an answer to its
+// caller.
 
 import { headerBlock, headerPairs, standardPairs } from './headers.mjs';
 import { isLoaded, real, whenLoaded } from './platform.mjs';
 import { LightHeaders } from './web_headers.mjs';
 import { BadReply, JSON_TYPE, WEB_TEXT, WEB_TEXT_BYTES } from './wire.mjs';
 
-/** Behaves as a standard Request; holds only the invocation until something needs more. */
+/** Behaves like a standard Request; holds only the invocation until something needs more. */
 export class LightRequest {
   #invocation;
   #headers = null;
@@ -55,7 +56,7 @@ export class LightRequest {
       },
     }, { highWaterMark: 0 }));
   }
-  /** The body that arrives; the messages of a WebSocket are none. */
+  /** The body that arrives; the messages of a WebSocket are not a body. */
   get #incoming() { return this.#invocation.asksSocket ? null : this.#invocation.incoming; }
   /** All bytes of the body, once. */
   async #bytes() {
@@ -116,6 +117,7 @@ function requestClass() {
   };
 }
 
+const FORM = 'content-type\napplication/x-www-form-urlencoded;charset=UTF-8\n';
 const UNREADABLE = 'a Response with a WebSocket has no body, and its fields cannot be read';
 
 /** A Response that costs nothing until something besides its body and status is used. */
@@ -139,6 +141,9 @@ export class LightResponse {
     } else if (body instanceof Uint8Array) {
       this.#body = Buffer.from(body); // a copy, as the standard has it: the caller may reuse its own
       this.#type = '';
+    } else if (body instanceof URLSearchParams) {
+      this.#body = `${body}`;
+      this.#type = FORM;
     } else {
       this.#real = new real.Response(body, LightResponse.is(init) ? init.toReal() : init);
       this.#body = undefined;
@@ -198,7 +203,7 @@ export class LightResponse {
       this.#real = new real.Response(this.#body, { status: this.#status, statusText: this.#statusText, headers });
     }
     if (this.#headers) {
-      // The function may have changed them since.
+      // The function may have changed the headers since then.
       const { headers } = this.#real;
       for (const name of [...headers.keys()]) headers.delete(name);
       for (const [name, value] of this.#headers) headers.append(name, value);

@@ -1,11 +1,12 @@
-// Header blocks from the header fields that a function gives.
+// Makes header blocks from the header fields that a function returns.
 //
 // This part checks names and values. It does not know requests or answers.
 
 import { isReal } from './platform.mjs';
 import { BadReply, HEADERS_MAX } from './wire.mjs';
 
-// The front frames the answer; a function's own idea of it would contradict the bytes sent.
+// The front frames the answer. A function's own framing fields could contradict the bytes that are
+// sent.
 const FRAMING = new Set(
   ['connection', 'content-length', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade']);
 export const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;

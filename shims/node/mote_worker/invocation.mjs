@@ -1,5 +1,5 @@
-// One invocation: where its parts lie in the bytes of its frame, and what is kept of heads that many
-// requests share.
+// One invocation: the positions of its parts in the bytes of its frame, and a cache for heads that
+// many requests share.
 //
 // This part reads an INVOKE frame. It does not know how functions are called.
 
@@ -12,7 +12,7 @@ const HEAD_LENGTHS = 12;
 const TRIGGERS = ['unknown', 'http', 'coap', 'admin', 'schedule', 'mqtt', 'function'];
 const LETTERS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ';
 
-// A client asks for much the same with every call: what was read of heads and fields is kept.
+// A client sends nearly the same head with every call, so parsed heads and fields are kept.
 const KNOWN_HEADS = new Map();
 const KNOWN_FIELDS = new Map();
 let lastText = '';
@@ -38,7 +38,7 @@ function fieldsIn(block) {
   return read;
 }
 
-/** What a call asks for. Shared between calls that ask for the same, so not to be changed. */
+/** What a call asks for. Shared between calls that ask for the same, so it must not be changed. */
 class Head {
   constructor(text, methodEnd, pathEnd, queryEnd) {
     this.method = text.slice(HEAD_LENGTHS, methodEnd);
@@ -50,7 +50,7 @@ class Head {
   }
 }
 
-/** One invocation: where its parts lie in the bytes it came with. */
+/** One invocation: the positions of its parts in the bytes that arrived. */
 export class Invocation {
   constructor(stream, data, start, end) {
     const size = end - start;
@@ -92,11 +92,8 @@ export class Invocation {
   get query() { return this.data.latin1Slice(this.pathEnd, this.queryEnd); }
   get body() { return this.headersEnd === this.end ? NOTHING : this.data.subarray(this.headersEnd, this.end); }
   get trigger() { return TRIGGERS[this.data[this.start + 28]] ?? 'unknown'; }
-  get deadlineNs() {
-    const at = this.start;
-    const sent = this.data.readUInt32LE(at) + this.data.readUInt32LE(at + 4) * 2 ** 32;
-    return sent + this.data.readUInt32LE(at + 24) * 1e6;
-  }
+  get sentNs() { return this.data.readUInt32LE(this.start) + this.data.readUInt32LE(this.start + 4) * 2 ** 32; }
+  get deadlineNs() { return this.sentNs + this.data.readUInt32LE(this.start + 24) * 1e6; }
   /** 26 letters: the 128-bit id in Crockford's base 32. */
   get id() {
     let text = '';

@@ -1,15 +1,13 @@
-// Finds the function of a LOAD frame, and how it is to be called.
+// Finds the function that a LOAD frame names, and how it is to be called.
 //
 // This part imports the code of the function. It does not know the connection.
 
 import fs from 'node:fs';
-import nodeModule from 'node:module';
 import path from 'node:path';
-import { pathToFileURL } from 'node:url';
 
 import { Context, Event } from './events.mjs';
 import { LightRequest } from './fetch.mjs';
-import { importModule } from './importing.mjs';
+import { interpreter } from './interpreter.mjs';
 import { CONCURRENCY, ProtocolError } from './wire.mjs';
 
 export function parseLoad(text) {
@@ -30,70 +28,18 @@ function findFile(directory, entry) {
   throw new Error(`no such file: ${entry}`);
 }
 
-/** Variables that Node itself reads take effect; setting TZ already does that. */
-function applyVariables(variables) {
-  Object.assign(process.env, variables);
-  if (variables.NODE_PATH !== undefined) nodeModule.Module._initPaths();
-}
-
-/** Makes packages outside the code's own folder importable. */
-function usePackages(directory) {
-  const root = path.basename(directory) === 'node_modules' ? path.dirname(directory) : directory;
-  process.env.NODE_PATH = [path.join(root, 'node_modules'), process.env.NODE_PATH].filter(Boolean).join(path.delimiter);
-  nodeModule.Module._initPaths(); // the way `require` learns of NODE_PATH after the start
-  const parent = pathToFileURL(path.join(root, 'from-packages.mjs')).href;
-  const missing = (error, name) => error.code === 'ERR_MODULE_NOT_FOUND' && !/^[./]|^[a-z]+:/.test(name);
-  if (nodeModule.registerHooks) {
-    nodeModule.registerHooks({
-      resolve(name, context, next) {
-        try { return next(name, context); } catch (error) {
-          if (!missing(error, name)) throw error;
-          return next(name, { ...context, parentURL: parent });
-        }
-      },
-    });
-  } else if (nodeModule.register) {
-    const source = `export async function resolve(name, context, next) {
-      try { return await next(name, context); } catch (error) {
-        if (error.code !== 'ERR_MODULE_NOT_FOUND' || /^[./]|^[a-z]+:/.test(name)) throw error;
-        return next(name, { ...context, parentURL: ${JSON.stringify(parent)} });
-      } }`;
-    nodeModule.register(`data:text/javascript,${encodeURIComponent(source)}`);
-  }
-}
-
-/**
- * Imports a file of the function. Node before 20.19 and 22.12 takes every `.js` without `"type": "module"`
- * for CommonJS; a file that fails for that reason is imported once more as a module, as newer ones do.
- */
-async function importCode(file) {
-  const { href } = pathToFileURL(file);
-  try { return await importModule(href); } catch (error) {
-    const isModule = error instanceof SyntaxError && /outside a module|Unexpected token 'export'|'import.meta'/.test(error.message);
-    if (!isModule || !file.endsWith('.js')) throw error;
-    if (!nodeModule.register) throw new Error(`${error.message}: ${process.version} reads ${path.basename(file)} as CommonJS; call it .mjs`);
-    const source = `import fs from 'node:fs';
-      export async function load(url, context, next) {
-        const own = context.format === 'commonjs' && !url.includes('/node_modules/') && /[.]js([?]|$)/.test(url);
-        if (!own || !/^\\s*(import|export)\\b/m.test(fs.readFileSync(new URL(url), 'utf8'))) return next(url, context);
-        return next(url, { ...context, format: 'module' });
-      }`;
-    nodeModule.register(`data:text/javascript,${encodeURIComponent(source)}`);
-    return importModule(`${href}?module`);
-  }
-}
-
 export async function loadFunction(worker) {
   const { spec } = worker;
-  applyVariables(spec.env ?? {});
-  if (spec.packages_dir) usePackages(spec.packages_dir);
+  const variables = spec.env ?? {};
+  Object.assign(process.env, variables);
+  interpreter.reloadVariables(variables);
+  if (spec.packages_dir) interpreter.usePackages(spec.packages_dir);
   const [file, exported] = findFile(spec.code_dir, spec.entry);
-  if (/\.[mc]?ts$/.test(file) && !process.features.typescript) {
-    throw new Error(`${spec.entry}: TypeScript needs Node 22.18 or newer (this is ${process.version}); compile it to JavaScript`);
-  }
+  const lack = /\.[mc]?ts$/.test(file) ? interpreter.lacksTypeScript() : null;
+  if (lack) throw new Error(`${spec.entry}: ${lack}`);
   if (spec.compat) return loadAdapted(worker, file, exported);
-  const loaded = await importCode(file);
-  const isCommonJs = nodeModule.Module._cache[file] !== undefined;
+  const loaded = await interpreter.importCode(file);
+  const isCommonJs = interpreter.isCommonJs(file, loaded);
   const [shape, handler] = exported ? namedExport(loaded, exported, isCommonJs) : findHandler(loaded, isCommonJs);
   const init = loaded.init ?? loaded.default?.init;
   if (typeof init === 'function') await init(new Context(worker, null));
@@ -122,7 +68,7 @@ async function loadAdapted(worker, file, exported) {
   const adapter = new URL(`./compat/${spec.compat}.mjs`, worker.folder);
   if (!fs.existsSync(adapter)) throw new Error(`there is no adapter for ${spec.compat}`);
   let init = () => {};
-  const { load } = await importModule(adapter.href);
+  const { load } = await interpreter.importModule(adapter.href);
   const handler = await load(file, exported, spec, (call) => { init = call; });
   await init();
   worker.limit = spec.concurrency ?? CONCURRENCY;
@@ -149,7 +95,7 @@ function findHandler(loaded, isCommonJs) {
     if (typeof value === 'function') return ['handle', value];
   }
   if (typeof standard === 'function') {
-    // A contract of Fission that cannot be served: better refused here than at each call.
+    // This contract of Fission is not supported, so it is refused here and not at each call.
     if (WEB_SOCKETS.test(Function.prototype.toString.call(standard))) throw new Error('functions of WebSockets, (ws, clients), are not offered');
     return [isCommonJs ? 'handle' : 'fetch', standard];
   }

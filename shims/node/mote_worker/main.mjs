@@ -1,43 +1,36 @@
-// The start of the worker, and the calls that are made to have its code compiled.
-
-import net from 'node:net';
+// The start of the worker, and the calls that are made so that its code gets compiled.
 
 import { installWebClasses } from './fetch.mjs';
-import { importBy } from './importing.mjs';
+import { interpreter, runOn } from './interpreter.mjs';
 import { captureOutput, leave, writeLinesTo } from './output.mjs';
 import { REHEARSE_MS, rehearse } from './rehearse.mjs';
 import { installSystemFacts } from './system.mjs';
-import { Kind, OUT_BYTES, VERSION } from './wire.mjs';
+import { Kind, VERSION, forgetClock } from './wire.mjs';
 import { Worker } from './worker.mjs';
 
-/** Serves the engine on fd 3. `folder` is the URL of where the shim lies, and `load` imports modules
- * where this code cannot. */
-export function main(folder, load) {
-  if (load) importBy(load);
+/** Serves the engine on fd 3. `folder` is the URL of where the shim lies, and `members` are those of
+ * the interpreter that differ from Node's. */
+export function main(folder, members) {
+  runOn(members);
+  if (!interpreter.hasSystemClock) forgetClock();
   const worker = new Worker(3, folder);
   writeLinesTo(worker);
   captureOutput();
   installWebClasses(() => worker.webSockets());
   installSystemFacts(worker);
-  const buffer = Buffer.allocUnsafeSlow(OUT_BYTES);
-  worker.socket = new net.Socket({
-    fd: 3, readable: true, writable: true,
-    onread: { buffer, callback: (size, data) => { worker.onData(data, size); return true; } },
-  });
-  worker.socket.on('end', () => leave(0)); // the engine closed: nobody waits for answers
-  worker.socket.on('close', () => leave(0));
-  worker.socket.on('error', () => leave(1));
-  const hello = Buffer.from(`\0\0node/${process.version.slice(1)}`);
+  // If the engine has closed the connection, nobody waits for answers.
+  worker.link = interpreter.connect(worker, () => leave(0), () => leave(1));
+  const hello = Buffer.from(`\0\0${interpreter.name}/${interpreter.version}`);
   hello.writeUInt16LE(VERSION);
   worker.put(Kind.HELLO, 0, 0, hello);
   worker.flush();
-  worker.socket.resume();
+  worker.link.read();
   setTimeout(rehearse, REHEARSE_MS, worker).unref();
 }
 
-/** Has the code compiled that a worker runs before it is given a function, and in its first call. */
-export async function runForCompiler(folder, load) {
-  importBy(load);
+/** Compiles the code that a worker runs before it receives a function, and in its first call. */
+export async function runForCompiler(folder, members) {
+  runOn(members);
   installWebClasses(() => null);
   installSystemFacts(null);
   await rehearse({ spec: null, folder });

@@ -1,11 +1,14 @@
-// What a function prints: every line becomes a LOG frame of its invocation. Also the ends of the
-// process that the function causes: exceptions that nobody caught, and `process.exit`.
+// The output of a function: every line becomes a LOG frame of its invocation. This part also
+// handles ends of the process that the function causes: uncaught exceptions, and `process.exit`.
 //
 // This part replaces `process.stdout` and `process.stderr`. It does not know how functions are
-// called: it looks which invocation runs.
+// called. It only looks up which invocation is running.
 
 import { AsyncLocalStorage } from 'node:async_hooks';
+import nodeConsole from 'node:console';
 import { Writable } from 'node:stream';
+
+import { interpreter } from './interpreter.mjs';
 
 import { Kind, LINE_MAX, nowNs } from './wire.mjs';
 
@@ -20,10 +23,11 @@ function currentInvocation() {
   const stored = worker.storage?.getStore();
   if (stored) return stored.done ? null : stored;
   if (!worker.storage && worker.running.size) {
-    // Following promises costs every invocation; it begins with the first line that needs it.
+    // Tracking an invocation across promises slows down every invocation, so it begins only with
+    // the first line that needs it.
     worker.storage = new AsyncLocalStorage();
   }
-  // That first line: with one invocation running there is no doubt whose it is.
+  // For that first line, the invocation is known only if a single one is running.
   return worker.running.size === 1 ? worker.running.values().next().value : null;
 }
 
@@ -68,13 +72,22 @@ class LineStream extends Writable {
   }
 }
 
-/** Makes `one` the worker that lines belong to. */
+/** Makes `one` the worker to which lines belong. */
 export function writeLinesTo(one) { worker = one; }
 
-/** Ends the process for a reason of the shim's own, of which the engine knows. */
+/** Ends the process for one of the shim's own reasons, which the engine knows. */
 export function leave(code) {
   leaving = true;
   process.exit(code);
+}
+
+/** Makes `console` write to the two streams. */
+function useStreams() {
+  let own;
+  for (const name of Object.keys(console)) {
+    if (typeof console[name] !== 'function' || !(name in nodeConsole.Console.prototype)) continue;
+    console[name] = (...args) => (own ??= new nodeConsole.Console(process.stdout, process.stderr))[name](...args);
+  }
 }
 
 export function captureOutput() {
@@ -82,6 +95,7 @@ export function captureOutput() {
     let stream;
     Object.defineProperty(process, name, { configurable: true, get: () => (stream ??= new LineStream(source)) });
   }
+  if (!interpreter.consoleUsesStreams) useStreams();
   for (const [name, number] of [['debug', 1], ['warn', 3], ['error', 4], ['trace', 4]]) {
     const plain = console[name];
     console[name] = (...args) => {
@@ -91,8 +105,8 @@ export function captureOutput() {
   }
   process.on('unhandledRejection', (reason) => console.error('unhandled rejection:', reason));
   process.on('uncaughtException', (error) => {
-    // The stack that threw is gone and with it whatever it was about to settle: nobody can say
-    // which invocations will still answer, so all of them fail and a fresh worker takes over.
+    // The code that threw can no longer settle its promises, and it is unknown which invocations
+    // would still answer. All of them therefore fail, and a fresh worker takes over.
     console.error('uncaught exception:', error);
     for (const invocation of worker.running.values()) worker.putError(invocation, error, nowNs());
     worker.putError(null, error); // what was not begun may run elsewhere

@@ -13,7 +13,8 @@ let linked = null; // what connects the light classes with these
 function load() {
   const now = NAMES.map((name) => Object.getOwnPropertyDescriptor(globalThis, name));
   const found = before.map((property) => (property.get ? property.get.call(globalThis) : property.value));
-  // The platform's getters put the classes in their own place.
+  // The platform's getters have replaced themselves with the classes, so the former properties are
+  // restored.
   NAMES.forEach((name, at) => Object.defineProperty(globalThis, name, now[at]));
   classes = Object.fromEntries(NAMES.map((name, at) => [name, found[at]]));
   linked?.(classes);
@@ -30,7 +31,7 @@ export const real = {
   },
 };
 
-/** Whether `value` is made by the platform's class of this name. Until it is loaded, nothing is. */
+/** Whether the platform's class of this name made `value`; false until that class is loaded. */
 export function isReal(name, value) { return classes !== null && value instanceof classes[name]; }
 
 /** Whether the platform's classes are loaded. */

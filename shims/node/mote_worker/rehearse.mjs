@@ -1,8 +1,9 @@
-// Loads and calls a function of our own while the worker waits for one.
+// Loads and calls a function of the shim while the worker waits for the real one.
 
 import fs from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
+import { sendNow } from './interpreter.mjs';
 import { loadFunction, parseLoad } from './loading.mjs';
 import { END, HEADER_BYTES, Kind } from './wire.mjs';
 import { Worker } from './worker.mjs';
@@ -16,8 +17,9 @@ export const REHEARSE_MS = 20; // a worker that is not loaded by then waits
 export async function rehearse(worker) {
   if (worker.spec) return;
   try {
+    const stage = new Worker(-1, worker.folder);
     const nothing = fs.openSync('/dev/null', 'w');
-    const stage = new Worker(nothing, worker.folder);
+    stage.link = { send: (bytes, length) => sendNow(nothing, bytes, length), write: (_, done) => done() };
     const here = fileURLToPath(worker.folder);
     const frame = Buffer.alloc(HEADER_BYTES + 44);
     frame.writeUInt32LE(44, 0);

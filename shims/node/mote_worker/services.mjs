@@ -1,8 +1,8 @@
-// What a function asks of its node: `ctx.kv`, `ctx.call`, `ctx.callAsync`, `ctx.notify` and
+// The requests of a function to its node: `ctx.kv`, `ctx.call`, `ctx.callAsync`, `ctx.notify` and
 // `ctx.publish`.
 //
-// `Requests` sends REQUEST frames and settles a promise for each RESPONSE; `Kv` and `Calls` say what
-// the requests mean.
+// `Requests` sends REQUEST frames and settles a promise for each RESPONSE. `Kv` and `Calls` know
+// what the requests mean.
 
 import { headerBlock, headerPairs } from './headers.mjs';
 import { Cancelled, Kind, NOTHING } from './wire.mjs';
@@ -69,7 +69,7 @@ export class Requests {
       this.queue.shift();
       this.waiting.set(id, { settle, invocation, size: data.length });
       this.bytes += data.length;
-      // An invocation whose answer was sent is over for the engine.
+      // For the engine, an invocation whose answer was sent is over.
       this.worker.putLong(Kind.REQUEST, invocation && !invocation.done ? invocation.stream : 0, data);
     }
   }
@@ -85,7 +85,7 @@ export class Requests {
     found.settle(payload[4], payload);
   }
 
-  /** Nobody waits for this invocation: its requests end at once. */
+  /** The caller no longer waits for this invocation, so its requests end at once. */
   cancelled(invocation) {
     for (const one of this.waiting.values()) if (one.invocation === invocation) one.settle(Status.CANCELLED, NOTHING);
   }
@@ -153,7 +153,7 @@ export class Kv {
     return this.#requests.ask(this.#invocation, 'state', [head, this.#namespace, name, rest], read);
   }
 
-  /** The value of a key as a Buffer; null without one. */
+  /** The value of a key as a Buffer; null if there is no entry. */
   async get(key) {
     return this.#ask(Operation.GET, key, (status, payload) => {
       if (status === Status.DONE) return Buffer.from(payload.subarray(24));
@@ -161,7 +161,7 @@ export class Kv {
     });
   }
 
-  /** The entry of a key, with its version; null without one. */
+  /** The entry of a key, with its version; null if there is no entry. */
   async entry(key) {
     return this.#ask(Operation.GET, key, (status, payload) => {
       if (status === Status.NOT_FOUND) return null;
@@ -179,7 +179,7 @@ export class Kv {
     });
   }
 
-  /** Removes a key; resolves to whether there was one. */
+  /** Removes a key; resolves to whether the key existed. */
   async delete(key, { version, durable } = {}) {
     const read = (status, payload) => {
       if (status === Status.NOT_FOUND) return false;
@@ -304,7 +304,7 @@ export async function notifyObservers(requests, invocation, path, body, { conten
   return requests.ask(invocation, 'notify', [head, ...parts, block, content], read);
 }
 
-/** Publishes a message at the MQTT broker of the function; settles once the broker has it. */
+/** Publishes a message at the function's MQTT broker; settles once the broker has received it. */
 export async function publishMessage(requests, invocation, topic, body, options = {}) {
   const { qos = 1, retain = false, responseTopic = '', correlation = NOTHING, user = [] } = options;
   const none = body === undefined || body === null;

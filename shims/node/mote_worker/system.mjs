@@ -1,4 +1,4 @@
-// What the module `os` says inside a sandbox.
+// The values that the module `os` returns inside a sandbox.
 
 import nodeModule from 'node:module';
 import os from 'node:os';

@@ -1,4 +1,4 @@
-// The trace of an error as the engine and the logs show it.
+// The trace of an error, in the form that the engine and the logs show.
 //
 // This part knows errors alone.
 
@@ -13,7 +13,7 @@ const CAUSES_MAX = 5; // of an error, in its trace
 export function trimmed(error, folder) {
   const parts = [];
   try {
-    if (!error?.stack) return '';
+    if (!(error instanceof Error) && !error?.stack) return ''; // some of Bun's errors have none
     const own = `${fileURLToPath(folder)}mote_`; // `mote_shim.mjs`, or its parts
     for (let at = error; at !== undefined && at !== null && parts.length < CAUSES_MAX; at = at.cause) {
       parts.push(trimmedOne(at, own));
@@ -23,9 +23,10 @@ export function trimmed(error, folder) {
 }
 
 function trimmedOne(error, own) {
-  const lines = String(error.stack ?? error).split('\n')
-    .filter((line) => !line.includes(own) && !line.includes('node:internal'));
-  // Several addresses were tried, for instance; the whole has no text of its own then.
+  const lines = String(error.stack || error).split('\n')
+    .filter((line) => !line.includes(own) && !line.includes('node:internal') && !line.includes('ext:'));
+  // An error may consist of several, for example if several addresses were tried. It then has no
+  // text of its own.
   const errors = Array.isArray(error.errors) ? error.errors.slice(0, CAUSES_MAX) : [];
   return [...lines, ...errors.map((one) => `    of ${String(one?.stack ?? one).split('\n')[0]}`)].join('\n');
 }

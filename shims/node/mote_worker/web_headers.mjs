@@ -1,7 +1,8 @@
-// Header fields as the Fetch standard has them, for requests and answers that need no platform.
+// Header fields in the form of the Fetch standard, for requests and answers that do not need the
+// platform's classes.
 //
-// `LightHeaders` behaves like the platform's Headers, which take long to load. This part does not know
-// requests or answers.
+// `LightHeaders` behaves like the platform's `Headers`, which takes long to load. This part does
+// not know requests or answers.
 
 import { TOKEN } from './headers.mjs';
 
@@ -25,6 +26,7 @@ function checkedValue(value) {
 }
 
 export class LightHeaders {
+  static name = 'Headers';
   #values = new Map(); // by name; fields of one name are joined
   #cookies = []; // of set-cookie, which cannot be joined
 

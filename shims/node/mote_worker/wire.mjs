@@ -1,4 +1,4 @@
-// The wire of the worker protocol: kinds of frames, limits, and how frames are told apart.
+// The bytes of the worker protocol: kinds of frames, limits, and how frames are split.
 //
 // This part knows bytes, numbers and the clock. It does not know invocations or the connection.
 
@@ -8,7 +8,6 @@ export const Kind = {
   REQUEST: 12, RESPONSE: 13,
 };
 export const END = 1;
-export const HINT_POLL = 1; // in an INVOKE: the worker may poll for the next frame after its answer
 export const HEADER_BYTES = 12;
 export const PAYLOAD_MAX = 1 << 20;
 export const INLINE_MAX = 64 << 10;
@@ -18,25 +17,35 @@ export const HEADERS_MAX = 64 << 10;
 export const LINE_MAX = 16 << 10;
 export const NOTHING = Buffer.alloc(0);
 export const CONCURRENCY = 256;
-// Answers leave at the end of a turn of the loop, or sooner once this much time or room is used.
+// Answers are written at the end of a turn of the event loop, or sooner once this much time or room
+// is used.
 export const FLUSH_MS = 0.2;
 export const FLUSH_BYTES = 64 << 10;
 export const OUT_BYTES = 256 << 10;
 
-// Header blocks; those that stay the same as bytes, which are written in a third of the time.
+// Header blocks. Those that never change are bytes, which are written in a third of the time.
 export const TEXT = Buffer.from('content-type\ntext/plain; charset=utf-8\n');
 export const WEB_TEXT = 'content-type\ntext/plain;charset=UTF-8\n'; // what the Fetch standard gives a string
 export const WEB_TEXT_BYTES = Buffer.from(WEB_TEXT);
 export const BYTES = Buffer.from('content-type\napplication/octet-stream\n');
 export const JSON_TYPE = 'content-type\napplication/json\n';
 
-// performance.now() is the monotonic clock minus a start; a bigint per reading would cost more.
-// The first readings are slow; the smallest of a few differences is the true one.
-export const CLOCK_OFFSET = Math.min(...Array.from({ length: 8 }, () => {
-  const start = performance.now();
-  return Number(process.hrtime.bigint()) - start * 1e6;
-}));
-export const nowNs = () => CLOCK_OFFSET + performance.now() * 1e6;
+// performance.now() is the monotonic clock minus a start time, and is cheaper to read than a
+// bigint. The first readings are slow, so the smallest of a few differences is the true one.
+export const clock = {
+  offsetNs: Math.min(...Array.from({ length: 8 }, () => {
+    const start = performance.now();
+    return Number(process.hrtime.bigint()) - start * 1e6;
+  })),
+  isKnown: true,
+};
+export const nowNs = () => clock.offsetNs + performance.now() * 1e6;
+
+/** Begins to learn the difference from frames, for interpreters that hide the monotonic clock. */
+export function forgetClock() { Object.assign(clock, { offsetNs: 0, isKnown: false }); }
+
+/** A frame that was sent at `sentNs` has arrived. The fastest frame gives the best estimate. */
+export function learnClock(sentNs) { clock.offsetNs = Math.max(clock.offsetNs, sentNs - performance.now() * 1e6); }
 
 export class ProtocolError extends Error {}
 export class BadReply extends Error {}

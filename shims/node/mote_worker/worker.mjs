@@ -1,6 +1,6 @@
-// The worker: frames from the engine, the calls of the function, and what its answers become.
+// The worker: handles frames from the engine, calls the function, and sends its answers.
 //
-// Where to start reading: `onData`, `start`, `answer`.
+// Start reading at `onData`, `start` and `answer`.
 
 import fs from 'node:fs';
 import nodeModule from 'node:module';
@@ -15,8 +15,8 @@ import { endLines, leave, partials } from './output.mjs';
 import { isReal } from './platform.mjs';
 import { Requests } from './services.mjs';
 import {
-  BYTES, BadReply, CHUNK_MAX, CONCURRENCY, Cancelled, END, HINT_POLL, INLINE_MAX, JSON_TYPE, Kind, ProtocolError, TEXT, nowNs,
-  splitFrames,
+  BYTES, BadReply, CHUNK_MAX, CONCURRENCY, Cancelled, END, INLINE_MAX, JSON_TYPE, Kind, ProtocolError, TEXT, clock,
+  learnClock, nowNs, splitFrames,
 } from './wire.mjs';
 import { FrameWriter } from './writer.mjs';
 
@@ -45,14 +45,14 @@ export class Worker extends FrameWriter {
 
   // Frames in
 
-  onData(data, length) {
-    if (this.running.size === 0) this.poll.came(performance.now());
+  /** Bytes from the engine. If they are not `owned`, the caller reuses them afterwards. */
+  onData(data, length, owned = false) {
     if (this.kept) {
       data = Buffer.concat([this.kept, data.subarray(0, length)]);
       length = data.length;
       this.kept = null;
-    } else {
-      // Functions keep parts of it across awaits, the socket reuses its buffer.
+    } else if (!owned) {
+      // Functions keep parts of the data across awaits.
       data = Buffer.from(data.subarray(0, length));
     }
     try {
@@ -69,7 +69,7 @@ export class Worker extends FrameWriter {
     if (kind === Kind.INVOKE) {
       if (!this.call) throw new ProtocolError('INVOKE before READY');
       const invocation = new Invocation(stream, data, start, end);
-      this.poll.allowed = (data[start + 34] & HINT_POLL) !== 0;
+      if (!clock.isKnown) learnClock(invocation.sentNs);
       if (!flags) {
         invocation.asksSocket = invocation.header('upgrade') === 'websocket';
         if (this.offersSockets || !invocation.asksSocket) {
@@ -84,7 +84,7 @@ export class Worker extends FrameWriter {
     switch (kind) {
       case Kind.BODY: {
         if (end - start > CHUNK_MAX) throw new ProtocolError('BODY chunk above 64 KiB');
-        // Without an entry it crossed our END on its way: the stream is over for us.
+        // Without an entry, this frame has crossed our END, and the stream is already over here.
         const { incoming } = this.incoming.get(stream) ?? {};
         if (flags) this.incoming.delete(stream);
         incoming?.add(data.subarray(start, end), flags === END);
@@ -128,6 +128,8 @@ export class Worker extends FrameWriter {
     }
     const invocation = this.running.get(stream);
     if (invocation) {
+      // Shows the engine that the worker still reads, even if the function continues.
+      this.put(Kind.CREDIT, 0, stream, Buffer.alloc(4));
       invocation.cancelled = true;
       invocation.controller?.abort();
       this.services?.cancelled(invocation);
@@ -140,7 +142,7 @@ export class Worker extends FrameWriter {
     }
     const output = this.outputs.get(stream);
     if (output) {
-      // The handler has returned; only bytes are left, and nobody wants them.
+      // The handler has returned. Only bytes are left, and nobody wants them.
       this.putError(output.invocation, new Cancelled('the caller is gone'));
       this.maybeLeave();
     }
@@ -176,7 +178,7 @@ export class Worker extends FrameWriter {
     if (!this.draining || this.running.size || this.waiting.length || this.outputs.size || this.background) return;
     endLines(0);
     this.flush();
-    if (this.backlog) this.socket.end(() => leave(0));
+    if (this.backlog) this.link.end(() => leave(0));
     else leave(0);
   }
 
@@ -216,7 +218,7 @@ export class Worker extends FrameWriter {
     this.running.delete(invocation.stream);
     if (invocation.incoming) this.incoming.delete(invocation.stream);
     if (this.waiting.length && !this.starting) {
-      // A loop and not a call from call: a synchronous handler ends inside `start`.
+      // This is a loop and not a recursion, because a synchronous handler ends inside `start`.
       this.starting = true;
       while (this.waiting.length && this.running.size < this.limit) this.start(this.waiting.shift());
       this.starting = false;
@@ -231,7 +233,7 @@ export class Worker extends FrameWriter {
       this.putResult(invocation, performance.now(), status, TEXT, text);
       return this.end(invocation);
     }
-    // A handler that stops because of its signal was cancelled, whatever it throws.
+    // A handler that stops because of its signal counts as cancelled, whatever it throws.
     const cause = invocation.cancelled ? new Cancelled('the caller is gone') : error;
     this.putError(invocation, cause, nowNs());
     this.end(invocation);
@@ -291,10 +293,11 @@ export class Worker extends FrameWriter {
     let block;
     try {
       if (response.status < 200 || response.status > 599) throw new BadReply(`status ${response.status} is not 200 to 599`);
-      if (response.bodyUsed || response.body?.locked) throw new BadReply('the body of the Response was already read');
-      // What fetch() decoded is no longer encoded.
+      // fetch() has already decoded the body, so the body is no longer encoded. The fields are read
+      // first: Bun adds the type of the body only as long as nobody has looked at the body.
       const pairs = standardPairs(response.headers).filter(([name]) => !(response.url && name === 'content-encoding'));
       block = headerBlock(pairs);
+      if (response.bodyUsed || response.body?.locked) throw new BadReply('the body of the Response was already read');
     } catch (error) {
       return this.fail(invocation, error);
     }

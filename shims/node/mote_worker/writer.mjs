@@ -1,15 +1,12 @@
-// Frames to the engine: the buffer of what is to be sent, and when it is written.
+// Frames to the engine: the buffer of bytes to be sent, and the time at which it is written.
 //
 // This part knows RESULT and ERROR. It does not know how functions are called.
 
-import fs from 'node:fs';
-
 import { Output } from './bodies.mjs';
 import { leave } from './output.mjs';
-import { Poll } from './poll.mjs';
 import { trimmed } from './traces.mjs';
 import {
-  BadReply, CLOCK_OFFSET, Cancelled, END, FLUSH_BYTES, FLUSH_MS, HEADER_BYTES, INLINE_MAX, Kind, OUT_BYTES,
+  BadReply, Cancelled, END, FLUSH_BYTES, FLUSH_MS, HEADER_BYTES, INLINE_MAX, Kind, OUT_BYTES, clock,
 } from './wire.mjs';
 
 /** The part of `Worker` that sends. */
@@ -22,8 +19,8 @@ export class FrameWriter {
     this.used = 0;
     this.flushed = 0; // performance.now() of the last flush
     this.flushing = false;
-    this.poll = new Poll();
-    this.backlog = 0; // bytes the socket took into its own queue because the kernel's was full
+    this.link = null; // the connection, see `interpreter`
+    this.backlog = 0; // writes the link took into its own queue because the kernel's was full
     this.outputs = new Map(); // stream to Output
     this.flush = this.flush.bind(this);
   }
@@ -52,14 +49,14 @@ export class FrameWriter {
     this.header(payload.length, kind, 0, stream);
     this.flush();
     this.backlog++;
-    this.socket.write(payload, () => { this.backlog--; });
+    this.link.write(payload, () => { this.backlog--; });
   }
   putJson(kind, flags, stream, value) { this.put(kind, flags, stream, Buffer.from(JSON.stringify(value))); }
 
   /** RESULT, with `headers` and `body` (each string or Buffer), the latter as far as it is inline. */
   putResult(invocation, returnedMs, status, headers, body, streams = false) {
     const { stream } = invocation;
-    // Room for the worst case of UTF-8; longer text is encoded first.
+    // There is room for the worst case of UTF-8. Longer text is encoded first.
     if (typeof body === 'string' && body.length > INLINE_MAX / 3) body = Buffer.from(body);
     const text = typeof body === 'string';
     const inline = text ? null : body.length > INLINE_MAX ? body.subarray(0, INLINE_MAX) : body;
@@ -75,7 +72,7 @@ export class FrameWriter {
       this.out.set(inline, at);
       at += inline.length;
     } else if (body.length < 24) {
-      // A short ASCII text is quicker byte by byte than through a call into the runtime.
+      // Writing a short ASCII text byte by byte is faster than calling into the runtime.
       let i = 0;
       for (; i < body.length; i++) {
         const code = body.charCodeAt(i);
@@ -90,7 +87,7 @@ export class FrameWriter {
     view.setUint32(start + 4, Kind.RESULT | (whole ? END << 8 : 0), true);
     view.setUint32(start + 8, stream, true);
     const entered = invocation.enteredNs;
-    const returned = CLOCK_OFFSET + returnedMs * 1e6;
+    const returned = clock.offsetNs + returnedMs * 1e6;
     let high = Math.floor(entered / 2 ** 32);
     view.setUint32(start + 12, entered - high * 2 ** 32, true);
     view.setUint32(start + 16, high, true);
@@ -124,8 +121,8 @@ export class FrameWriter {
   flushSoon() {
     if (this.flushing) return;
     this.flushing = true;
-    // The check phase follows the reads of this turn and every promise they settled: one write
-    // carries all of it, and nothing waits longer.
+    // The check phase follows the reads of this turn and every promise that they have settled, so
+    // one write sends all their answers without further delay.
     setImmediate(this.flush);
   }
 
@@ -137,16 +134,11 @@ export class FrameWriter {
     this.used = 0;
     let done = 0;
     if (!this.backlog) {
-      try {
-        done = fs.writeSync(this.fd, this.out, 0, length);
-      } catch (error) {
-        if (error.code !== 'EAGAIN') leave(1); // the engine is gone
-      }
+      try { done = this.link.send(this.out, length); } catch { leave(1); /* the engine is gone */ }
     }
-    if (this.running.size === 0) this.poll.waits(this.flushed);
     if (done === length) return;
     const rest = Buffer.from(this.out.subarray(done, length));
     this.backlog++;
-    this.socket.write(rest, () => { this.backlog--; });
+    this.link.write(rest, () => { this.backlog--; });
   }
 }

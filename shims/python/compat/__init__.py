@@ -18,7 +18,7 @@ METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
 HTML = "text/html; charset=utf-8"
 PLAIN = "text/plain; charset=utf-8"
 JSON = "application/json"
-# What is kept of header blocks that were read, at most: some 200 KiB.
+# The most parsed header blocks that are kept. They take about 200 KiB.
 BLOCKS_KEPT = 64
 BLOCK_KEPT_BYTES = 1 << 10
 
@@ -30,7 +30,8 @@ def title(name):
 
 
 class Values(dict):
-    """A dict of which `get` can convert, as those of Werkzeug can, and `getlist` has every value."""
+    """A dict whose `get` can convert, as Werkzeug's can, and whose `getlist` returns every
+    value."""
 
     pairs = ()
 
@@ -50,7 +51,8 @@ class Values(dict):
 
 
 class Fields(Values):
-    """Header fields; names in title case, found in any. Duplicates are joined by a comma."""
+    """Header fields; names are in title case and found in any case. Duplicates are joined by a
+    comma."""
 
     def __init__(self, pairs):
         self.pairs = [(title(name), value) for name, value in pairs]
@@ -73,7 +75,7 @@ class Fields(Values):
 
 
 class Query(Values):
-    """Parameters of a query; the first value of each name, `getlist` for all."""
+    """Parameters of a query: the first value of each name, or all of them with `getlist`."""
 
     def __init__(self, text):
         if not text:
@@ -91,8 +93,8 @@ class Query(Values):
 
 
 class Known(dict):
-    """What was read of header blocks, by block: a client sends much the same with every call.
-    Shared between calls, so functions get copies. Asked as `known[block]`, which costs no call."""
+    """What was read from header blocks, by block: a client sends nearly the same with every call.
+    Shared between calls, so functions get copies. Used as `known[block]`, which costs no call."""
 
     def __init__(self, read):
         self.read = read
@@ -123,7 +125,7 @@ HTML_BLOCK = typed_block(HTML)
 
 
 class Lazy:
-    """Makes a member when it is first touched, by the function of that name in `made`."""
+    """Makes a member on its first use, with the function of that name in `made`."""
 
     made = {}
 
@@ -161,13 +163,13 @@ def import_own_files_last(worker):
 
 
 def nothing_to_call(**parts):
-    """Stands where the shim expects the function's module."""
+    """Takes the place of the function's module, which the shim expects."""
     return types.SimpleNamespace(**parts)
 
 
 def flask_value(value):
-    """An answer of what a Flask view may return, without Flask. Text alone stays as it is: the
-    worker's `text` says what it is."""
+    """Converts what a Flask view may return to an answer, without Flask. Text alone stays as it is:
+    the worker's `text` gives its type."""
     if type(value) is str:
         return value
     status, headers = 200, {}
@@ -191,7 +193,7 @@ def flask_value(value):
 
 
 def has_flask():
-    """Whether the function has imported Flask, or could."""
+    """Whether the function has imported Flask, or could import it."""
     if "flask" in sys.modules:
         return True
     import importlib.util
@@ -200,8 +202,8 @@ def has_flask():
 
 
 def flask_app(call, folder=None):
-    """A Flask application that calls `call(event)` for every path and method, so that Flask's
-    own globals are there. An exception leaves it, for the log."""
+    """A Flask application that calls `call(event)` for every path and method, so that Flask's own
+    globals are set. Exceptions pass through it, for the log."""
     import flask
 
     app = flask.Flask("function", root_path=folder or os.getcwd())

@@ -12,7 +12,8 @@ def use(worker):
 
 
 class CloudEvent:
-    """An event. Attributes by name, as items or through `get_…`, as in the usual packages."""
+    """An event. Attributes are read by name, as items or through `get_…`, as in the usual
+    packages."""
 
     def __init__(self, attributes, data=None):
         self._attributes = dict(attributes)
@@ -67,7 +68,7 @@ class CloudEvent:
 
 
 def is_event(headers):
-    """Whether a request carries an event, as far as its head tells."""
+    """Whether a request carries an event, as far as its head shows."""
     return (
         "ce-specversion" in headers
         or "ce-id" in headers
@@ -86,7 +87,8 @@ def read(headers, body):
 
 
 def parts(event):
-    """(attributes, data) of an event of this class, of the usual packages, or of a dict."""
+    """(attributes, data) of an event of this class, of an event of the usual packages, or of a
+    dict."""
     if isinstance(event, dict):
         members = dict(event)
         data = members.pop("data", None)

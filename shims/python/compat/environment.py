@@ -7,7 +7,7 @@ through `os.environ`, or when a program is about to inherit them.
 import os
 import sys
 
-# What Python audits before another program gets the environment of this process.
+# The audit events that Python raises before another program gets this process's environment.
 STARTS = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"))
 
 
@@ -38,7 +38,7 @@ class LateVariables:
         sys.addaudithook(lambda event, _: event in STARTS and self.settle())
 
     def settle(self):
-        """Sets the variables of the call that runs, once for each call."""
+        """Sets the variables of the running call, once for each call."""
         if self.event:
             event, self.event = self.event, None
             os.environ.update(self.make(event))

@@ -29,7 +29,7 @@ def adapt(worker):
         if error.name == "flask":
             error.msg += " (Fission's environment brings Flask along: name it in requirements.txt)"
         raise
-    # The function may import Flask only when it is called, and then needs the request of the call.
+    # The function may import Flask during a call, and then needs the request of that call.
     if has_flask():
         return nothing_to_call(), flask_app(lambda event: function()), "app"
 
@@ -42,7 +42,8 @@ def adapt(worker):
 
 
 def load(worker):
-    """The function. A single file is loaded from its path, also if Python has a module of its name."""
+    """The function. A single file is loaded from its path, even if Python has a module of that
+    name."""
     name, _, function = worker.spec["entry"].partition(":")
     file = os.path.join(worker.spec["code_dir"], name + ".py")
     known = None if "." in name else importlib.util.find_spec(name)
@@ -55,8 +56,8 @@ def load(worker):
 
 
 def fastapi_app(function):
-    """A FastAPI application whose only route calls the function, so that FastAPI makes the answer of
-    what it returns. It has no pages of its own: every path is the function's."""
+    """A FastAPI application whose only route calls the function, so that FastAPI turns the return
+    value into the answer. It has no pages of its own: every path is the function's."""
     import inspect
 
     from fastapi import FastAPI, Request

@@ -20,7 +20,8 @@ has_event = Known(lambda block: cloudevents.is_event(plain_fields[block]))
 
 
 class FormerNames:
-    """The package cloudevents 2 has below `cloudevents.v1` what functions import from `cloudevents.http`."""
+    """The cloudevents package, version 2, has in `cloudevents.v1` what functions import from
+    `cloudevents.http`."""
 
     def find_spec(self, name, path=None, target=None):
         package, _, rest = name.partition(".")
@@ -96,7 +97,7 @@ async def with_event(handle, scope, receive, send):
 
 
 def again(body, receive):
-    """A `receive` that gives the body once more: it was read for the event."""
+    """A `receive` that returns the body again, because the event was read from it."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again():
@@ -106,7 +107,7 @@ def again(body, receive):
 
 
 class Sender:
-    """`send` for functions of events."""
+    """The `send` of functions that receive events."""
 
     def __init__(self, send):
         self.http = send

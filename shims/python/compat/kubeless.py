@@ -9,7 +9,7 @@ from mote_compat import JSON, PLAIN, Fields, Known, Lazy, Query, content_type, n
 
 
 class Request(Lazy):
-    """The HTTP request, under the names functions use in `event["extensions"]["request"]`."""
+    """The HTTP request, with the names that functions use in `event["extensions"]["request"]`."""
 
     made = {
         "method": lambda event: event.method,
@@ -37,7 +37,7 @@ class Request(Lazy):
 
     @property
     def json(self):
-        """The body as JSON, None for another kind."""
+        """The body as JSON; None for another media type."""
         return self._event.json() if content_type(self._event) == "application/json" else None
 
     @property
@@ -46,12 +46,12 @@ class Request(Lazy):
         return Query(self._event.text)
 
     def get_header(self, name, default=None):
-        """One field."""
+        """Returns one header field."""
         return self.headers.get(name, default)
 
 
 class Reply(Lazy):
-    """Status and fields a function may set in `event["extensions"]["response"]`."""
+    """Status and fields that a function may set in `event["extensions"]["response"]`."""
 
     status, _event = 200, None
     made = {"headers": lambda _: {}}
@@ -65,7 +65,7 @@ class Reply(Lazy):
 
 @Known
 def about(block):
-    """The event as far as the fields tell it, and whether its body is JSON."""
+    """The event as far as the fields describe it, and whether its body is JSON."""
     fields = mote_shim.Headers(block)
     media = fields.get("content-type", "").partition(";")[0].strip().lower()
     names = ("event-id", "event-type", "event-time", "event-namespace")

@@ -19,14 +19,14 @@ from mote_compat import (
 )
 
 TEXT_BLOCK = typed_block("text/plain")
-# Where a function that may call others reaches them.
+# The address at which a function reaches other functions, if it may call them.
 FRONT = ("mote.internal", 80)
-# Fields of a call that are made anew for it.
+# Fields that are set anew for each call.
 REPLACED = {"content-type", "content-length", "transfer-encoding", "connection", "host"}
 
 
 class Response:
-    """An answer with everything it may have."""
+    """An answer with all the parts it may have."""
 
     def __init__(self, headers=None, body=None, content_type=None, status_code=200):
         self.headers = headers or {}
@@ -44,7 +44,7 @@ class TriggerInfo:
 
 
 class Event:
-    """One event. Fields no trigger of a node fills have the platform's empty values."""
+    """One event. Fields that no trigger of a node fills have the platform's empty values."""
 
     def __init__(self, body=None, content_type=None, trigger=None, fields=None, headers=None,
                  _id=None, method=None, path=None, size=None, timestamp=None, url=None,
@@ -71,12 +71,12 @@ class Event:
         self.topic = topic
 
     def get_header(self, header_key):
-        """One field, its name in any case; None where it is not there."""
+        """Returns one field, whose name may be in any case; None if it is missing."""
         wanted = header_key.lower()
         return next((value for name, value in self.headers.items() if name.lower() == wanted), None)
 
     def to_json(self):
-        """All of it as JSON; a body of bytes as base64."""
+        """The whole event as JSON; a body of bytes as base64."""
         members = {name: getattr(self, name) for name in MEMBERS}
         members["trigger"] = {"kind": self.trigger.kind, "name": self.trigger.name}
         if isinstance(self.body, bytes):
@@ -132,7 +132,7 @@ class Logger:
         self._bound = {}
 
     def bind(self, **fields):
-        """Fields of every line from now on."""
+        """Sets fields for every further line."""
         self._bound.update(fields)
 
     def _log(self, level, message, args, fields):
@@ -177,7 +177,7 @@ class Logger:
 
 
 class Platform:
-    """What of the platform a function can ask for on a node."""
+    """The parts of the platform that a function can use on a node."""
 
     explicit_ack = False
 
@@ -196,7 +196,7 @@ class Platform:
             body = body.encode()
         fields = {name: value for name, value in (event.headers or {}).items() if name.lower() not in REPLACED}
         fields["Content-Type"] = kind
-        # Functions write paths that are encoded; that of an event which is passed on is not.
+        # Paths that functions write are encoded, but the path of an event that is passed on is not.
         below = quote((event.path or "/").lstrip("/"), safe="/%:@!$&'()*+,;=?")
         target = "/" + quote(function_name, safe="") + "/" + below
         connection = http.client.HTTPConnection(*FRONT, timeout=timeout)
@@ -235,7 +235,7 @@ class Context:
 
 
 def provide_sdk():
-    """`import nuclio_sdk` works without the package."""
+    """Lets `import nuclio_sdk` work without the package."""
     try:
         import nuclio_sdk  # noqa: F401 (the function's own wins)
     except ImportError:
@@ -246,7 +246,7 @@ def provide_sdk():
 
 
 def answer(value):
-    """An answer of what a handler returned."""
+    """The answer for what a handler returned."""
     if type(value) is str:
         return value
     status, kind, headers, is_json = 200, "text/plain", {}, False

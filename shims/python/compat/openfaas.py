@@ -30,12 +30,12 @@ from mote_compat import (
     title,
 )
 
-# Where the images of that platform have the code, as the folder `function` in the current one.
+# The current folder in the platform's images, which have the code in its subfolder `function`.
 HOME = "/home/app"
 
 
 class Headers(Fields):
-    """Header fields; gone through in pairs, as Flask's are."""
+    """Header fields; iterated as pairs, as Flask's are."""
 
     def __iter__(self):
         return iter(self.pairs)
@@ -57,7 +57,7 @@ class Event(Lazy):
 
 
 class Context:
-    """What surrounds it."""
+    """The context of a request."""
 
     def __init__(self):
         self.hostname = os.environ.get("HOSTNAME") or os.uname().nodename
@@ -66,7 +66,7 @@ class Context:
 def adapt(worker):
     entry = worker.spec["entry"].partition(":")
     import_own_files_last(worker)
-    # Handlers import what lies beside them from the package `function`.
+    # Handlers import the modules next to them from the package `function`.
     package = types.ModuleType("function")
     folder = os.getcwd()
     package.__path__ = [folder]
@@ -78,7 +78,7 @@ def adapt(worker):
     handler = getattr(module, entry[2] or "handle")
     worker.text = HTML_BLOCK
     template = worker.spec.get("template") or guessed(handler, module)
-    # A handler may import Flask only when it is called, and then needs the request of the call.
+    # A handler may import Flask during a call, and then needs the request of that call.
     with_flask = has_flask() if template != "python3" else False
     if "flask" in template:
         call = with_text(handler)
@@ -95,7 +95,7 @@ def adapt(worker):
 
 
 def guessed(handler, module):
-    """The template, when nobody said: by the arguments, and whether Flask is used."""
+    """The template if none was named, guessed from the arguments and from whether Flask is used."""
     if handler.__code__.co_argcount >= 2:
         return "python3-http"
     uses_flask = "flask" in sys.modules or "flask" in handler.__code__.co_names
@@ -117,7 +117,7 @@ def with_event(handler):
 
 
 def flask_parts(value):
-    """What Flask takes, of what a handler returned."""
+    """The parts of an answer that Flask accepts from a handler."""
     if value is None:
         return "", 200
     if not isinstance(value, dict):
@@ -144,8 +144,8 @@ def with_text(handler):
 
 
 def classic(handler):
-    """One call at a time: what the function prints, and the request in the environment, belong to
-    the whole process."""
+    """Serves one call at a time, because the function's output and the request in the environment
+    belong to the whole process."""
     turn = threading.Lock()
     combines = os.environ.get("combine_output", "true").lower() != "false"
 
@@ -181,7 +181,7 @@ def classic(handler):
 
 
 def request_variables(event):
-    """The request as the watchdog exports it."""
+    """The request as variables that the watchdog exports."""
     facts = {
         "Http_Method": event.method,
         "Http_Path": decoded_path(event),
@@ -190,7 +190,7 @@ def request_variables(event):
         "Http_Content_Length": str(len(event.body)),
     }
     for name, value in event.headers.items():
-        # A field with _ must not pass for the one with -, which a proxy may have set.
+        # A field with _ must not be taken for the field with -, which a proxy may have set.
         if "_" not in name:
             facts.setdefault("Http_" + title(name).replace("-", "_"), value)
     return {name: value for name, value in facts.items() if "\0" not in value}

@@ -22,7 +22,8 @@ TEXTUAL = ("text/", "application/json", "application/javascript", "application/x
 
 def adapt(worker):
     add_packages(os.path.abspath("virtualenv/lib"))
-    # An archive's parts import each other; its start is `__main__`, which here is the shim.
+    # The modules of an archive import each other. The archive starts at `__main__`, a name that
+    # belongs to the shim here.
     entry, _, name = worker.spec["entry"].partition(":")
     module = load_main() if entry == "__main__" else mote_shim.find_entry(entry + ":" + (name or "main"))[0]
     action = module
@@ -38,8 +39,8 @@ def adapt(worker):
 
     @Known
     def told(head):
-        """(arguments, fields) that the head of a request makes. A caller that uses the platform's
-        API gives arguments alone and reads the result as it is: for such a head this is None."""
+        """(arguments, fields) from the head of a request. A caller that uses the platform's API
+        gives only arguments and reads the result as it is: for such a head this is None."""
         method, path, query, block = mote_shim.parts_of_head(head)
         fields = plain_fields[block]
         if "x-mote-activation" in fields:
@@ -65,7 +66,7 @@ def adapt(worker):
             last = head, known
         if known is None:
             given = json.loads(body) if body else {}
-            # In a sequence the result before may be an array.
+            # In a sequence, the previous result may be an array.
             try:
                 return plain(action(given if isinstance(given, list) else {**defaults, **given}))
             except Exception as error:
@@ -118,7 +119,7 @@ def load_main():
 
 
 def add_body(args, event, body):
-    """What an action is told of a body."""
+    """Adds a body to the arguments of an action."""
     kind = content_type(event)
     if kind in ("", "application/json"):
         try:

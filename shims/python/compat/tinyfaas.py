@@ -1,7 +1,7 @@
 """tinyFaaS: `fn(input, headers)` in fn.py.
 
-The caller sees 200 and the text whatever the function did, as on that platform; with
-TINYFAAS_PASS_STATUS=1 in the environment an exception is 500.
+The caller receives 200 and the text whatever the function did, as on that platform; with
+TINYFAAS_PASS_STATUS=1 in the environment, an exception is status 500.
 """
 
 import os
@@ -13,7 +13,7 @@ from mote_compat import Known, title
 
 @Known
 def first_fields(block):
-    """The first of each name, as there."""
+    """The first value of each name, as on that platform."""
     parts = block.decode("latin-1").split("\n")
     return dict(zip(map(title, parts[-3::-2]), parts[-2::-2]))
 

@@ -31,7 +31,7 @@ def content(value):
 
 def answer(value, text=TEXT):
     """(status, header block, bytes or iterator) of whatever a function returned. `text` is the
-    header block of an answer that is text and nothing else."""
+    header block of an answer that is only text."""
     status, headers = None, None
     if isinstance(value, str):
         return 200, text, content(value)[1]

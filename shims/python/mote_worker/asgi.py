@@ -81,7 +81,8 @@ class Asgi:
             if not state["done"]:
                 raise
             if isinstance(error, Exception):
-                # The answer is already complete; the error is for the log (a background task).
+                # The answer is already complete, so the error, for example of a background task,
+                # only goes to the log.
                 self.show_error(error)
         if not state["done"]:
             raise BadReply("the application returned without a complete answer")
@@ -128,8 +129,8 @@ def asgi_scope(worker, event):
         "http_version": "1.1",
         "method": payload[40 : 40 + method].decode("latin-1"),
         "scheme": scheme,
-        # By the specification `path` includes `root_path`; routers take it off again. Those of
-        # before get it without: see `routes_without_root`.
+        # By the specification, `path` includes `root_path`, and routers remove it again. Older
+        # routers get `path` without it: see `routes_without_root`.
         "path": path_root + decoded_path(path).decode("utf-8", "replace"),
         "raw_path": path_root.encode() + path,
         "query_string": payload[path_end : path_end + query],
@@ -138,13 +139,13 @@ def asgi_scope(worker, event):
         "server": server_of(host, scheme),
         "client": None,
         "state": worker.state_of_app.copy(),
-        # The fields of the event are cut out when touched.
+        # The event's fields are extracted when they are used.
         "extensions": {"mote": {"event": event, "ctx": Context(worker, event)}},
     }
 
 
 class Lifespan:
-    """Start-up and shutdown of an ASGI application that wants to know of them."""
+    """Start-up and shutdown of an ASGI application that handles the lifespan protocol."""
 
     STOP_SECONDS_MAX = 5
 

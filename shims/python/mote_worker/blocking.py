@@ -1,7 +1,7 @@
 """Serves `def handle` and WSGI one invocation at a time, on the only thread.
 
-This is the fastest way to serve: no threads and no event loop. How a synchronous answer is sent
-stands here as well, because serving in threads shares it.
+This is the fastest way to serve: no threads and no event loop. The code that sends a synchronous
+answer is here as well, because serving in threads shares it.
 """
 
 import threading
@@ -28,7 +28,7 @@ class Blocking:
                 self.flush()
                 if self.draining and self.idle():
                     return
-                self.receive_next()
+                self.receive()
                 flushed = clock()
                 continue
             self.inline = event = ready.popleft()
@@ -63,7 +63,7 @@ class Blocking:
             self.inline = None
             if returned - flushed > FLUSH_NS or len(out) > 192:
                 self.flush()
-                # A CANCEL for an invocation that waits here may have come meanwhile.
+                # A CANCEL for an invocation that waits here may have arrived meanwhile.
                 self.receive(block=False)
                 flushed = clock()
 
@@ -86,8 +86,8 @@ class Blocking:
             self.put_exception(event, error, entered, now_ns())
 
     def send_stream(self, event, chunks, entered, status, headers):
-        """Sends what an iterator yields. The first chunk is awaited before the head leaves, so a
-        generator that fails at once is an error and not a torn answer."""
+        """Sends what an iterator yields. The head is sent only after the first chunk, so a
+        generator that fails at once is an error and not a truncated answer."""
         try:
             first = chunk_bytes(next(chunks, b""))
             output = self.open_result(event, entered, now_ns(), status, headers, first[:INLINE_MAX])

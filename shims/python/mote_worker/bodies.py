@@ -83,8 +83,8 @@ class Incoming:
             self.wake()
 
     def consumed(self, size):
-        # One CREDIT for a quarter of the window: the sender never runs dry, and small chunks do
-        # not cost a frame each.
+        # One CREDIT is sent for each quarter of the window, so that the sender never runs out of
+        # credit and small chunks do not cost a frame each.
         self.owed += size
         if self.owed >= CHUNK_MAX:
             self.worker.put(CREDIT, 0, self.stream, U32.pack(self.owed))

@@ -12,7 +12,8 @@ import threading
 
 from mote_worker.wire import LINE_MAX, LOG, LOGGED, STDERR, STDOUT
 
-# The invocation whose code runs. Threads a function starts inherit it through `Thread.start`.
+# The invocation whose code is running. Threads that a function starts inherit it through
+# `Thread.start`.
 current = contextvars.ContextVar("mote_invocation", default=None)
 
 
@@ -96,7 +97,7 @@ class LineCapture:
             logger.addHandler(log_handler_class()(self))
             logger.propagate = False
             if logger.level == logging.NOTSET:
-                logger.setLevel(logging.INFO)
+                logger.setLevel(logging.DEBUG)  # `mote logs` chooses by level
         return logger
 
     def capture_output(self):
@@ -112,8 +113,8 @@ class LineCapture:
         threading.Thread.start = start_tagged
 
         def in_child():
-            # A forked child shares the socket's file description; one byte from it would tear a
-            # frame of the parent. It prints to the real pipes instead.
+            # A forked child shares the socket's file description, and one byte from it would break
+            # a frame of the parent. The child therefore prints to the real pipes.
             self.forked = True
             self.out.clear()
             self.sending = threading.Lock()
@@ -141,10 +142,10 @@ _log_handler_class = None
 
 
 def take_over_logging(logging, worker):
-    """Sends log lines with their levels, unless the function set up logging in a way of its own.
+    """Sends log lines with their levels, unless the function has set up logging itself.
 
-    A call of logging.info() and its like sets it up as well, if nothing else did: with one handler
-    for stderr and the usual format. Such a set-up is taken for none."""
+    A call of logging.info() and its like also sets up logging, if nothing else did: with one
+    handler for stderr and the usual format. Such a set-up does not count."""
     root = logging.root
     usual = [
         handler
@@ -163,7 +164,8 @@ def take_over_logging(logging, worker):
 
 
 def log_handler_class():
-    """The `logging.Handler` that writes LOG frames; made late, logging is slow to import."""
+    """The `logging.Handler` that writes LOG frames; made late, because logging is slow to
+    import."""
     global _log_handler_class
     if _log_handler_class is None:
         import logging

@@ -46,8 +46,8 @@ class Headers(collections.abc.Mapping):
 
 
 class Event:
-    """One invocation. Fields are cut out of the frame when first touched (`__getattr__` is called
-    only for slots that are still empty), since most functions read one or two of them. Its course
+    """One invocation. Fields are cut out of the frame on first use (`__getattr__` is called only
+    for slots that are still empty), since most functions read one or two of them. Its state
     (`_cancelled`, `_done`, `_task`) stays empty until something happens to it."""
 
     __slots__ = (
@@ -92,7 +92,8 @@ class Event:
         elif name in ("sent_ns", "deadline_ns", "trigger", "id"):
             sent, number, remaining_ms, trigger = INVOKE_FIXED.unpack_from(self._payload)
             self.sent_ns = sent
-            # The clock is the machine's, so the deadline needs no reading of it here.
+            # The engine and the worker use the same clock, so computing the deadline does not
+            # require reading it here.
             self.deadline_ns = sent + remaining_ms * 1_000_000
             self.trigger = TRIGGERS.get(trigger, "unknown")
             if name == "id":
@@ -110,12 +111,13 @@ class Event:
 
     @property
     def caller(self):
-        """The name of the key with which the function was called; None without a key."""
+        """The name of the key with which the function was called; None if there was no key."""
         return self.headers.get("mote-caller")
 
     @property
     def params(self):
-        """The parameters of the route by which the function was called, decoded; none by its name."""
+        """The decoded parameters of the route by which the function was called; empty if called by
+        name."""
         from urllib.parse import parse_qsl
 
         return dict(parse_qsl(self.headers.get("mote-params", ""), keep_blank_values=True))
@@ -152,7 +154,7 @@ PAIRS = [a + b for a in "0123456789ABCDEFGHJKMNPQRSTVWXYZ" for b in "0123456789A
 
 
 class Context:
-    """What surrounds an invocation: the function, the deadline, the log."""
+    """The context of an invocation: the function, the deadline, the log."""
 
     __slots__ = ("_worker", "_event")
 
@@ -177,7 +179,7 @@ class Context:
 
     @property
     def cancelled(self):
-        """Whether the caller is gone. Long loops should look at it and return."""
+        """Whether the caller has gone. Long loops should check this and return."""
         worker, event = self._worker, self._event
         if event is None:
             return False
@@ -200,8 +202,8 @@ class Context:
         return self._worker.node().call_async(self._event, name, body, method, path, query, headers, delay, key, order)
 
     def notify(self, path, body=None, *, content_type=None, max_age=None, headers=None):
-        """Tells those who observe a resource of this function its new state, and returns how many they
-        are. Without a body, the node asks the function for the state with GET."""
+        """Tells the observers of a resource of this function its new state, and returns how many
+        they are. Without a body, the node asks the function for the state with GET."""
         return self._worker.node().notify(self._event, path, body, content_type, max_age, headers)
 
     @property
@@ -212,7 +214,7 @@ class Context:
 
     @property
     def cloudevents(self):
-        """All CloudEvents of this invocation: those of a batch, the one, or none."""
+        """All CloudEvents of this invocation: those of a batch, the single one, or none."""
         return self._received()[1]
 
     def _received(self):
@@ -226,7 +228,8 @@ class Context:
 
     def publish(self, topic, body=None, *, qos=1, retain=False, content_type=None, response_topic=None,
                 correlation=None, user=None):  # fmt: skip
-        """Publishes a message at the MQTT broker of the function; returns once the broker has it."""
+        """Publishes a message at the function's MQTT broker; returns once the broker has received
+        it."""
         return self._worker.node().publish(
             self._event, topic, body, qos, retain, content_type, response_topic, correlation, user
         )

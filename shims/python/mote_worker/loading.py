@@ -21,7 +21,7 @@ def parse_load(payload):
 
 
 def missing(module, name):
-    """What is said of a module without the object that is called; and which it has that could be."""
+    """The message for a module that lacks the object to call, with candidates that it does have."""
     text = "module %r has no attribute %r" % (module.__name__, name)
     for other in ("new", "handle", "app", "application", "handler", "main"):
         if callable(getattr(module, other, None)):
@@ -59,12 +59,12 @@ def let_debug(port):
     except ImportError:
         print("no debugger can attach: add a line `debugpy` to requirements.txt", file=sys.stderr)
         return
-    # The usual adapter is another process, which would need a share of the function's memory.
+    # debugpy's usual adapter is another process, which would need a share of the function's memory.
     debugpy.listen(("127.0.0.1", port), in_process_debug_adapter=True)
 
 
 def adapted(worker):
-    """What `find_entry` says of a function written for another platform: its adapter's handler."""
+    """What `find_entry` returns for a function of another platform: its adapter's handler."""
     import importlib.util
 
     name, folder = worker.spec["compat"], os.path.join(worker.folder, "compat")
@@ -97,7 +97,7 @@ def code_of(function):
 
 
 def shape_of(handler, name):
-    """Which of the four shapes an entry has, by its signature: it is not called to find out."""
+    """Which of the four shapes an entry has, judged by its signature without a call."""
     if not callable(handler):
         raise TypeError("%s is not callable" % name)
     code, bound = code_of(handler)
@@ -111,12 +111,12 @@ def shape_of(handler, name):
         return "wsgi"
     if not plain and name in ("app", "application") and len(names) == 2:
         return "wsgi"
-    # 0x80 is a coroutine function, 0x200 an async generator (see `inspect`).
+    # 0x80 marks a coroutine function, 0x200 an async generator (see `inspect`).
     return "async handle" if code.co_flags & 0x280 else "handle"
 
 
 def arguments_of(function):
-    """How many positional arguments a callable names, or None where it takes any."""
+    """How many positional arguments a callable names, or None if it takes any number."""
     code, bound = code_of(function)
     return None if code is None or code.co_flags & 0x04 else code.co_argcount - bound
 

@@ -1,7 +1,7 @@
 """Serves `async def handle` and ASGI on an event loop.
 
 One task runs each invocation, and everything that completes in one turn of the loop is sent with
-one write. What is particular to ASGI stands in `asgi`.
+one write. The parts specific to ASGI are in `asgi`.
 """
 
 import sys
@@ -28,7 +28,7 @@ class Loop:
             loop = asyncio.new_event_loop()
             asyncio.set_event_loop(loop)
         if hasattr(asyncio, "eager_task_factory"):
-            # Most handlers never wait; they then end within their first step, with no trip
+            # Most handlers never wait. They then end within their first step, without a pass
             # through the loop.
             loop.set_task_factory(asyncio.eager_task_factory)
         self.loop = loop
@@ -56,7 +56,7 @@ class Loop:
             self.flush()
 
         def flush_soon():
-            # One write for everything that completes in this turn of the loop.
+            # All answers that complete in this turn of the loop are sent in one write.
             nonlocal flushing
             if not flushing:
                 flushing = True
@@ -82,7 +82,7 @@ class Loop:
                 self.put_exception(event, error, entered, now_ns())
             self.end_output(event._stream)
             event._done = True
-            # The engine may have given the number to another invocation since the answer ended.
+            # Since the answer ended, the engine may have given the number to another invocation.
             incoming = self.incoming.pop(event._stream) if self.incoming.get(event._stream) is event else None
             if self.running.get(event._stream) is event:
                 del self.running[event._stream]

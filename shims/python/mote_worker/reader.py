@@ -19,17 +19,13 @@ from mote_worker.wire import (
     END,
     HEADER,
     HELLO,
-    HINT_POLL,
     INVOKE,
     INVOKE_LENGTHS,
     LOAD,
     PAYLOAD_MAX,
-    POLL_FIRST_NS,
-    POLL_MAX_NS,
     RESPONSE,
     U32,
     ProtocolError,
-    now_ns,
 )
 
 
@@ -37,7 +33,7 @@ class FrameReader:
     """The part of `Worker` that receives; its fields are set there."""
 
     def receive(self, block=True):
-        """Reads once and files every whole frame. Returns whether anything came."""
+        """Reads once and files every whole frame. Returns whether any bytes arrived."""
         if self.kept == len(self.buffer):
             self.buffer += bytes(min(len(self.buffer), PAYLOAD_MAX + HEADER.size))
         view = memoryview(self.buffer)
@@ -48,8 +44,8 @@ class FrameReader:
         except OSError:
             os._exit(1)
         if not size:
-            # The engine closed (nobody waits for answers) or a drain is complete. Threads of the
-            # function may still run, so no clean-up.
+            # The engine has closed the connection, so nobody waits for answers, or a drain is
+            # complete. Threads of the function may still be running, so there is no clean-up.
             if self.draining:
                 self.flush_last()
             os._exit(0)
@@ -63,23 +59,6 @@ class FrameReader:
         if rest:
             self.buffer[:rest] = data[-rest:]
         return True
-
-    def receive_next(self):
-        """Waits for the next invocation. While the waits are short, this polls for as long as the last ones took:
-        waking a process that sleeps costs more than a short function takes. The engine follows the same rule."""
-        begun, window = now_ns(), self.window_ns
-        if window and self.may_poll:
-            while not self.receive(block=False):
-                if now_ns() - begun > window:
-                    self.receive()
-                    break
-        else:
-            self.receive()
-        wait = now_ns() - begun
-        if wait > POLL_MAX_NS:
-            self.window_ns = 0
-        elif wait > window:
-            self.window_ns = min(max(window * 2, POLL_FIRST_NS), POLL_MAX_NS)
 
     def parse(self, data):
         """Files every whole frame in `data`; returns the bytes used."""
@@ -102,7 +81,6 @@ class FrameReader:
                 if head > size or not stream:
                     raise ProtocolError("INVOKE lengths pass its end")
                 event = Event(stream, data[start:position], lengths, head)
-                self.may_poll = lengths[3] & HINT_POLL
                 if flags:
                     self.ready.append(event)
                 else:
@@ -157,7 +135,8 @@ class FrameReader:
             raise ProtocolError("frame kind %d is not for a worker now" % kind)
 
     def cancel(self, stream):
-        """Ends a stream nobody waits for: at once if it has not started, else by asking."""
+        """Ends a stream that no caller waits for: at once if it has not started, otherwise by a
+        request."""
         with self.state:
             event = self.incoming.pop(stream, None)
             waiting = next((one for one in self.ready if one._stream == stream), None)
@@ -169,6 +148,8 @@ class FrameReader:
                 begun = self.inline
             output = self.outputs.get(stream)
             if begun:
+                # Shows the engine that the worker still reads, even if the function continues.
+                self.put(CREDIT, 0, stream, U32.pack(0))
                 begun._cancelled = True
                 if event:
                     event._incoming.add(b"", True)
@@ -181,6 +162,6 @@ class FrameReader:
             elif event:
                 self.put_error(event, "Cancelled", "the caller is gone")
             elif output:
-                # The handler has returned; only bytes are left, and nobody wants them.
+                # The handler has returned. Only bytes are left, and nobody wants them.
                 output.close()
                 self.put_error(Event(stream, b"", (), 0), "Cancelled", "the caller is gone")

@@ -20,7 +20,8 @@ class Threads:
         futures = standard("concurrent.futures.thread", self.own_folders())
         handler = with_arguments(handler, 2)
         pool = futures.ThreadPoolExecutor(limit, thread_name_prefix="invocation")
-        # Threads that finish wake nobody; so a drain with work in flight is ended by them.
+        # Threads that finish do not wake this loop, so during a drain, the last thread to finish
+        # ends the worker.
         while True:
             while self.ready and len(self.running) < limit:
                 event = self.ready.popleft()
@@ -50,14 +51,15 @@ class Threads:
             with self.state:
                 del self.running[event._stream]
                 following = None
-                # The reader sleeps in recv: the thread that frees a place fills it.
+                # The reader sleeps in recv, so the thread that frees a place also fills it.
                 if self.ready and len(self.running) < limit:
                     following = self.ready.popleft()
                     self.running[following._stream] = following
             self.flush()
             if following is None:
                 if self.draining and self.idle():
-                    # The main thread is blocked in recv and would never see that all is done.
+                    # The main thread is blocked in recv, and would never notice that all work is
+                    # done.
                     self.sock.shutdown(_socket.SHUT_RD)
                 return
             event = following

@@ -20,18 +20,15 @@ WINDOW = 256 << 10
 HEADERS_MAX = 64 << 10
 LINE_MAX = 16 << 10
 RECEIVE_BYTES = 256 << 10
-# A batch is written no later than this after the previous write, so that a slow invocation does
-# not hold back the answers in front of it.
+# A batch is written no later than this after the previous write, so that a slow invocation does not
+# delay earlier answers.
 FLUSH_NS = 200_000
 
 STDOUT, STDERR, LOGGED = 1, 2, 3
 TRIGGERS = {1: "http", 2: "coap", 3: "admin", 4: "schedule", 5: "mqtt", 6: "function"}
 
 HEADER = struct.Struct("<IBBHI")
-INVOKE_LENGTHS = struct.Struct("<BHHHI")  # at byte 29 of an INVOKE payload; the fourth are hints
-HINT_POLL = 1  # the worker may poll for the next frame after its answer
-POLL_MAX_NS = 300_000  # the longest poll, and the longest wait after which it polls
-POLL_FIRST_NS = 12_500  # how long it polls after the first short wait
+INVOKE_LENGTHS = struct.Struct("<BHHHI")  # at byte 29 of an INVOKE payload; the fourth is zero
 INVOKE_FIXED = struct.Struct("<Q16sIB")
 RESULT_FRAME = struct.Struct("<IBBHIQQHHI")  # header and fixed part in one go
 U32 = struct.Struct("<I")
@@ -39,7 +36,8 @@ U32 = struct.Struct("<I")
 TEXT = b"content-type\ntext/plain; charset=utf-8\n"
 BYTES = b"content-type\napplication/octet-stream\n"
 JSON = b"content-type\napplication/json\n"
-# The front frames the answer; a function's own idea of it would contradict the bytes sent.
+# The front frames the answer. A function's own framing fields could contradict the bytes that are
+# sent.
 FRAMING = frozenset(
     (
         "connection",

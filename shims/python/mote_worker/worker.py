@@ -26,7 +26,7 @@ from mote_worker.wsgi import wsgi_handler
 
 
 def channel(fd):
-    """The connection to the engine, which a program that the function starts must not hold."""
+    """The connection to the engine, which programs that the function starts must not inherit."""
     os.set_inheritable(fd, False)
     return _socket.socket(fileno=fd)
 
@@ -50,8 +50,6 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         self.reader = threading.get_ident()
         self.whole_bodies = True
         self.draining = False
-        self.may_poll = 0  # as the last invocation said
-        self.window_ns = 0  # how long to poll for the next one
         self.forked = False
         self.spec = None
         self.parts = {}  # files of the shim that were loaded for this function, by name
@@ -77,8 +75,9 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
             import time
 
             time.tzset()
-        # As for any program: its own folder and PYTHONPATH, the standard library, and then its packages.
-        # A backport on an old list of packages (`enum34`, `asyncio`) must not replace what Python brings.
+        # The order is the same as for any program: its own folder and PYTHONPATH, the standard
+        # library, and then its packages. A backport in an old list of packages (`enum34`,
+        # `asyncio`) must not replace a module of Python's own.
         first = [spec["code_dir"], *filter(None, spec["env"].get("PYTHONPATH", "").split(os.pathsep))]
         rest = [folder for folder in sys.path if folder not in first]
         if spec["packages_dir"]:
@@ -88,7 +87,8 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         if sys.version_info < (3, 10):
             import asyncio
 
-            # Until 3.10 an asyncio.Event made at import belongs to the loop of that moment.
+            # Before 3.10, an asyncio.Event that is made during the import belongs to the loop of
+            # that moment.
             asyncio.set_event_loop(asyncio.new_event_loop())
         if "MOTE_DEBUG_PORT" in spec["env"]:
             let_debug(int(spec["env"]["MOTE_DEBUG_PORT"]))
@@ -120,7 +120,7 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         return runner, shape, limit
 
     def run(self):
-        """The life of a worker."""
+        """Runs the worker from start to end."""
         self.put(HELLO, 0, 0, struct.pack("<H", VERSION) + NAME)
         self.flush()
         while self.spec is None:
@@ -155,7 +155,7 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         self.flush_last()
 
     def part(self, name):
-        """A file of the shim that few functions use, so it is loaded when one does."""
+        """A file of the shim that few functions use, loaded on first use."""
         module = self.parts.get(name)
         if module is None:
             import importlib.util
@@ -173,7 +173,7 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         return self.services
 
     def cloudevents_of(self, event):
-        """(is a batch, events) of an invocation, which are read when they are first asked for."""
+        """(is a batch, events) of an invocation, read on first use."""
         found = event._cloudevents
         if found is None:
             received = self.part("mote_cloudevents").received

@@ -37,8 +37,8 @@ class FrameWriter:
         self.out += (HEADER.pack(len(payload), kind, flags, 0, stream), payload)
 
     def flush(self):
-        """Writes what is queued. From any thread: whoever holds the lock looks again after it
-        let go, so nobody waits and nothing stays behind."""
+        """Writes what is queued. Any thread may call this: the holder of the lock looks again after
+        it has released the lock, so nobody waits and nothing stays behind."""
         out = self.out
         while out:
             if not self.sending.acquire(False):
@@ -56,8 +56,8 @@ class FrameWriter:
                 self.sending.release()
 
     def flush_last(self):
-        """Writes what is queued before the process ends, behind whatever another thread is still
-        writing: ending while it does would tear an answer."""
+        """Writes what is queued before the process ends, after whatever another thread is still
+        writing: ending during that write would truncate an answer."""
         with self.sending:
             data = b"".join(self.out)
             self.out.clear()
@@ -67,7 +67,7 @@ class FrameWriter:
                 pass  # the engine is gone, nobody is left to answer to
 
     def put_result(self, event, entered, returned, status, headers, body):
-        """RESULT; a body beyond the inline part follows as credit allows."""
+        """Sends RESULT; a body beyond the inline part follows as credit allows."""
         stream, size = event._stream, len(body)
         if size <= INLINE_MAX:
             self.out += (
@@ -82,7 +82,7 @@ class FrameWriter:
         output.push(memoryview(body)[INLINE_MAX:])
 
     def open_result(self, event, entered, returned, status, headers, first):
-        """RESULT of a stream, `first` (at most the inline size) inside it."""
+        """Sends the RESULT of a stream, with `first` (at most the inline size) inside it."""
         self.out += (
             RESULT_FRAME.pack(
                 24 + len(headers) + len(first), RESULT, 0, 0, event._stream,
@@ -106,8 +106,8 @@ class FrameWriter:
         return (self.spec["code_dir"], self.spec["packages_dir"]) if self.spec else ()
 
     def put_exception(self, event, error, entered=0, returned=0):
-        """ERROR for an exception, its trace without the shim's own frames. An exception can have
-        an answer of its own, which the caller receives unless another has begun."""
+        """Sends ERROR for an exception, with its trace but without the shim's own frames. An
+        exception can have an answer, which the caller receives unless another answer has begun."""
         own_answer = getattr(error, "mote_answer", None)
         if own_answer and event and not event._output:
             return self.put_result(event, entered, returned, own_answer[1], TEXT, own_answer[0].encode())

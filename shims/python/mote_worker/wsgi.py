@@ -63,7 +63,7 @@ def wsgi_handler(worker, app):
         for name, value in headers.items():
             if name == "content-type":
                 environ["CONTENT_TYPE"] = value
-            # A field with _ must not pass for the one with -, which a proxy may have set.
+            # A field with _ must not be taken for the field with -, which a proxy may have set.
             elif name != "content-length" and "_" not in name:
                 environ["HTTP_" + name.upper().replace("-", "_")] = value
         started, written = [], []
@@ -76,7 +76,7 @@ def wsgi_handler(worker, app):
 
         result = app(environ, start_response)
         chunks = iter(result)
-        # The head is known once the first chunk is there, not before.
+        # The head is known only once the first chunk exists.
         first = b"".join(written) + next(chunks, b"")
         if not started:
             raise BadReply("the application did not call start_response")

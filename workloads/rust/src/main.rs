@@ -1,5 +1,7 @@
 //! Rust twins of workloads behind a plain HTTP server: the same parameters, fields and `check` as
 //! the Python versions, so that the cost of an interpreter can be told from that of a platform.
+//! Compiled to WebAssembly, the program serves one call: the query is in `MOTE_QUERY`, and the
+//! answer is its standard output.
 //!
 //! `WORKLOAD` names the one that is served, `PORT` where (0: the system chooses, and the port is
 //! printed), `THREADS` how many calls run at once.
@@ -60,7 +62,11 @@ pub(crate) fn since(moment: std::time::Instant) -> f64 {
 pub(crate) fn respond(name: &str, params: &Params) -> (u16, Value) {
     let started = http::monotonic_ns();
     let (status, mut body) = match work::run(name, params) {
-        Ok(fields) => (200, fields),
+        Ok(mut fields) => match fields.remove("text") {
+            // Its answer is a text alone.
+            Some(text) => return (200, text),
+            None => (200, fields),
+        },
         Err(failure) => {
             let (status, text) = match failure {
                 Failure::Missing(text) => (400, text),
@@ -92,6 +98,15 @@ fn main() -> std::io::Result<()> {
         eprintln!("WORKLOAD: one of {}", work::NAMES.join(", "));
         std::process::exit(2);
     }
-    let number = |name: &str, default: &str| of(name, default).parse::<u16>().unwrap_or(0);
-    http::serve(&name, number("PORT", "0"), number("THREADS", "4").max(1))
+    #[cfg(target_os = "wasi")]
+    {
+        let (status, body) = respond(&name, &http::parameters(&of("MOTE_QUERY", "")));
+        println!("{}", http::text(&body));
+        std::process::exit(i32::from(status != 200))
+    }
+    #[cfg(not(target_os = "wasi"))]
+    {
+        let number = |name: &str, default: &str| of(name, default).parse::<u16>().unwrap_or(0);
+        http::serve(&name, number("PORT", "0"), number("THREADS", "4").max(1))
+    }
 }

@@ -18,7 +18,8 @@ use crate::matrix::Square;
 use crate::python_random::Random;
 use crate::{Failure, Fields, Params, number, require, since};
 
-pub(crate) const NAMES: [&str; 9] = [
+pub(crate) const NAMES: [&str; 10] = [
+    "sieve",
     "float-operation",
     "linpack",
     "matmul",
@@ -35,6 +36,7 @@ const MESSAGE_SEED: u32 = 20;
 
 pub(crate) fn run(name: &str, params: &Params) -> Result<Fields, Failure> {
     let value = match name {
+        "sieve" => sieve(params),
         "float-operation" => float_operation(params),
         "linpack" => linpack(params),
         "matmul" => matmul(params),
@@ -49,6 +51,22 @@ pub(crate) fn run(name: &str, params: &Params) -> Result<Fields, Failure> {
         Value::Object(fields) => Ok(fields),
         _ => Err(Failure::Check("no fields".to_owned())),
     }
+}
+
+fn sieve(params: &Params) -> Result<Value, Failure> {
+    let limit = if params.contains_key("limit") { number(params, "limit")? } else { 1000 };
+    let mut is_composite = vec![false; limit + 1];
+    let mut count = 0;
+    for candidate in 2..=limit {
+        if is_composite[candidate] {
+            continue;
+        }
+        count += 1;
+        for multiple in (candidate * candidate..=limit).step_by(candidate) {
+            is_composite[black_box(multiple)] = true;
+        }
+    }
+    Ok(json!({"text": count.to_string(), "check": count}))
 }
 
 fn float_operation(params: &Params) -> Result<Value, Failure> {

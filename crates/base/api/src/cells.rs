@@ -6,14 +6,14 @@ use utoipa::ToSchema;
 /// The most other cells that a cell can know.
 pub const CELLS_MAX: usize = 64;
 
-/// The whole list of the other cells; it replaces the one before.
+/// The whole list of the other cells, which replaces the previous list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CellsRequest {
     /// The name of this cell.
     #[serde(default)]
     pub name: String,
-    /// The others.
+    /// The other cells.
     pub cells: Vec<CellPlace>,
 }
 
@@ -28,15 +28,15 @@ pub struct CellPlace {
     pub address: String,
 }
 
-/// The other cells as this one sees them.
+/// The other cells, as this cell sees them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CellList {
-    /// The name of this cell; empty if it was not given one.
+    /// The name of this cell; empty if the cell was not given a name.
     pub name: String,
     /// The address at which it listens for cells; absent if the setting `cell` is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listens: Option<String>,
-    /// The others.
+    /// The other cells.
     pub cells: Vec<Cell>,
 }
 
@@ -47,11 +47,11 @@ pub struct Cell {
     pub name: String,
     /// Its address.
     pub address: String,
-    /// `connected`, `draining` (it takes nothing more) or `unreachable`.
+    /// `connected`, `draining` (the cell accepts no more invocations) or `unreachable`.
     pub state: String,
-    /// Memory that it has for further instances, in bytes.
+    /// Memory that the cell has for further instances, in bytes.
     pub free_bytes: u64,
-    /// Invocations of this cell that it runs now.
+    /// Invocations from this cell that the other cell is running.
     pub in_flight: u64,
     /// Why there is no connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]

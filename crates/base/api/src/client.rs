@@ -1,8 +1,8 @@
 //! An async client of the management API. It connects to the node's Unix socket, or over TCP with a
 //! token.
 //!
-//! Each call makes a new connection. The command line makes few calls, and a new connection can never
-//! be stale.
+//! Each call makes a new connection. That costs little, because the command line makes few calls,
+//! and a new connection is never stale.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -31,9 +31,9 @@ use crate::openwhisk::{WhiskManifest, WhiskResult};
 use crate::paths;
 use crate::recording::{self, RecordedCall};
 use crate::types::{
-    DeployResult, DoctorReport, Function, FunctionList, InvokeAnswer, InvokeRequest, LogLine,
-    NodeStatus, RevisionList, ScaleRequest, ScaleResult, ScheduleList, Secret, SecretList,
-    TrafficRequest, TrafficResult,
+    DeployProgress, DeployResult, DoctorReport, Function, FunctionList, InvokeAnswer,
+    InvokeRequest, LogLine, NodeStatus, RegistryLogin, RevisionList, ScaleRequest, ScaleResult,
+    ScheduleList, Secret, SecretList, TrafficRequest, TrafficResult,
 };
 
 /// The largest answer that the client holds in memory, in bytes.
@@ -127,7 +127,7 @@ pub struct LogQuery {
     pub follow: bool,
     /// Only lines since this time. The value is an RFC 3339 time or a duration such as `10m`.
     pub since: Option<String>,
-    /// Only this many lines, the last ones.
+    /// Only this many of the latest lines.
     pub tail: Option<u64>,
     /// Only the lines of this invocation.
     pub invocation: Option<String>,
@@ -142,7 +142,7 @@ pub struct LogQuery {
 pub struct DeployOptions {
     /// Whether to check everything but change nothing.
     pub dry_run: bool,
-    /// Whether the new revision stays without a share of the traffic.
+    /// Whether the new revision receives no share of the traffic.
     pub no_traffic: bool,
     /// A tag for the new revision. As with `no_traffic`, the revision receives no share of the traffic;
     /// callers reach it by the tag.
@@ -150,6 +150,8 @@ pub struct DeployOptions {
     /// Whether to skip the deploy if a revision with this code and these settings receives traffic, or
     /// is the newest one that ever has.
     pub if_changed: bool,
+    /// The login at the registry of a container image.
+    pub registry_login: Option<RegistryLogin>,
 }
 
 /// Selects the accepted invocations to list.
@@ -261,11 +263,23 @@ impl Client {
             query.push_str(&format!("&tag={}", encode(tag)));
         }
         let path = format!("{}?{query}", function_path(name));
-        let request = self.request(Method::PUT, &path)?.header("content-type", "application/x-tar");
+        let mut request =
+            self.request(Method::PUT, &path)?.header("content-type", "application/x-tar");
+        if let Some(login) = &options.registry_login {
+            let mut value = HeaderValue::from_str(&login.encode())
+                .map_err(|error| ClientError::Request(error.to_string()))?;
+            value.set_sensitive(true);
+            request = request.header(paths::HEADER_REGISTRY_LOGIN, value);
+        }
         let request = built(request.body(Full::new(tar)))?;
         let limit = self.timeout.max(DEPLOY_TIMEOUT);
         let (status, _, body) = self.call(request, limit).await?;
         self.decode(status, &body)
+    }
+
+    /// Returns the progress of a deploy that waits for a container image.
+    pub async fn deploy_progress(&self, name: &str) -> Result<DeployProgress, ClientError> {
+        self.get(&format!("{}/progress", function_path(name))).await
     }
 
     /// Returns the stored revisions of a function, newest first.
@@ -404,7 +418,7 @@ impl Client {
         self.send_json(Method::POST, &path, wish, self.timeout).await
     }
 
-    /// Runs a function once and returns the function's own answer, whatever its status is. A fault of
+    /// Runs a function once and returns the function's own answer, whatever its status. A fault of
     /// the platform is returned as [`ClientError::Problem`].
     pub async fn invoke(
         &self,
@@ -665,14 +679,28 @@ pub async fn call_url(
     let rest = url.strip_prefix("http://").ok_or_else(|| NotAnAddress(url.to_owned()))?;
     let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let client = Client::new(Endpoint::parse(&format!("http://{authority}"), None)?);
-    let path = format!("{base}{}", invocation.path.trim_end_matches('/'));
+    if base.contains(['?', '#']) {
+        return Err(NotAnAddress(url.to_owned()).into());
+    }
+    let path = joined(base, &invocation.path);
     let method = Method::from_bytes(invocation.method.as_bytes())
         .map_err(|_| ClientError::Request(format!("not a method: {}", invocation.method)))?;
-    let path = if path.is_empty() { "/" } else { &path };
-    let request = with_headers(client.request(method, path)?, &invocation.headers)?;
+    let request = with_headers(client.request(method, &path)?, &invocation.headers)?;
     let request = built(request.body(Full::new(Bytes::from(invocation.body))))?;
     let (status, headers, body) = client.call(request, timeout).await?;
     Ok(answer(status, &headers, &body))
+}
+
+/// The part of a request's path that follows the function's address. The address itself stands for
+/// the path `/`.
+fn joined(base: &str, path: &str) -> String {
+    let base = base.trim_end_matches('/');
+    match path.strip_prefix('/') {
+        Some(rest) if !base.is_empty() && (rest.is_empty() || rest.starts_with('?')) => {
+            format!("{base}{rest}")
+        }
+        _ => format!("{base}{path}"),
+    }
 }
 
 fn with_headers(
@@ -715,8 +743,8 @@ pub struct Lines<T> {
 }
 
 impl<T: DeserializeOwned> Lines<T> {
-    /// Waits for the next line; `None` when the node ends the stream. There is no time limit. The
-    /// future may be dropped between lines without losing one.
+    /// Waits for the next line; `None` when the node ends the stream. There is no time limit.
+    /// Dropping the future between two lines loses no line.
     pub async fn next(&mut self) -> Result<Option<T>, ClientError> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -789,5 +817,19 @@ mod tests {
     #[test]
     fn hostile_names_stay_in_their_place() {
         assert_eq!(function_path("../x?y"), "/v1/functions/..%2Fx%3Fy");
+    }
+
+    #[test]
+    fn a_path_is_below_the_address() {
+        for (base, path, expected) in [
+            ("", "/", "/"),
+            ("", "/a/", "/a/"),
+            ("/f", "/", "/f"),
+            ("/f/", "/", "/f"),
+            ("/f/", "/?a=1", "/f?a=1"),
+            ("/f", "/a/?b=/", "/f/a/?b=/"),
+        ] {
+            assert_eq!(joined(base, path), expected, "{base} {path}");
+        }
     }
 }

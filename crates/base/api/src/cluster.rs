@@ -13,9 +13,9 @@ use crate::paths;
 use crate::types::{DeployResult, TrafficResult};
 
 impl Client {
-    /// Stores `tar` as revision `number` of `name`, without traffic. With `warm`, an instance of the
-    /// revision must become ready first. If the cell already has this revision, nothing changes. If it
-    /// has a different revision with this number, it refuses the call.
+    /// Stores `tar` as revision `number` of `name`, without traffic. With `warm`, an instance of
+    /// the revision must become ready first. If the cell already has this revision, nothing
+    /// changes. If the cell has a different revision with this number, the cell refuses the call.
     pub async fn place(
         &self,
         name: &str,
@@ -31,8 +31,8 @@ impl Client {
     }
 
     /// Sets the whole traffic split of a function with its history. All revisions in the split must
-    /// already be placed. With `warm`, those that did not receive traffic before must become ready
-    /// first.
+    /// already be placed. With `warm`, the revisions that did not receive traffic before must
+    /// become ready first.
     pub async fn set_split(
         &self,
         name: &str,

@@ -25,9 +25,9 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// Reads an address. It is `https://host:port`, `http://host:port`, `unix:/path`, the path of a
-    /// socket, or `host:port` of this machine, which means no TLS. An address on another machine must
-    /// say `https` or `http`, so that omitting a word never decides whether others can read what is
-    /// sent.
+    /// socket, or `host:port` of this machine, which is reached without TLS. An address on another
+    /// machine must say `https` or `http`, so that nobody sends readable data over the network just
+    /// by omitting a word.
     pub fn parse(text: &str, token: Option<String>) -> Result<Self, NotAnAddress> {
         let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let is_here = is_here(text);

@@ -32,7 +32,7 @@ pub struct Problem {
     /// The key or parameter that is wrong, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// What helps.
+    /// What to do about the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

@@ -2,7 +2,7 @@
 
 /// The command did its work.
 pub const DONE: u8 = 0;
-/// The command failed for a reason that has no exit code of its own.
+/// The command failed for a reason that has no exit code.
 pub const FAILED: u8 = 1;
 /// The command line was wrong.
 pub const USAGE: u8 = 2;

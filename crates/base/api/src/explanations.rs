@@ -15,7 +15,7 @@ pub struct Explanation {
 
 impl Explanation {
     /// The cause of the error and its solution, as `mote explain` shows them. The texts are in a
-    /// separate table, so that a program that shows none of them does not contain them.
+    /// separate table, so that programs that never show a text do not contain the texts.
     pub fn text(&self) -> &'static str {
         let place = CATALOGUE.binary_search_by_key(&self.code, |row| row.code);
         place.map_or("", |place| TEXTS[place])
@@ -69,8 +69,8 @@ const ROWS: &[Row] = &[
         "The program that ran the tests was killed. Tests may use 512 MiB of memory, or [limits] memory if that is more, and as many processes as [limits] pids, at least 256."),
     row("M0110", exit::INVALID, "language not recognised",
         "mote infers from the files how to run a function: .py means python; package.json, .mjs, .cjs or .js means node; an ELF program or a file that begins with #! means exec. If mote finds none of these, or several of them, write `runtime = \"…\"` and `entry` or `command` in mote.toml."),
-    row("M0111", exit::INVALID, "container images cannot be deployed yet",
-        "The folder contains a Dockerfile and nothing else that mote can run. Deploy the program itself (runtime exec or server)."),
+    row("M0111", exit::INVALID, "an image has to be built first",
+        "The folder contains a Dockerfile and nothing else that mote can run. mote runs container images but does not build them. Build the image with docker, podman or buildah, then deploy its name or a saved archive of it."),
     row("M0112", exit::INVALID, "function has no handler",
         "A Python function is a file with `def handle(event, ctx):` (or `async def`, or an `app` object); a Node function exports a function or an object with `fetch`. Add one of these, or name another object with `entry = \"module:object\"` in mote.toml."),
     row("M0113", exit::INVALID, "entry not found",
@@ -84,7 +84,9 @@ const ROWS: &[Row] = &[
     row("M0121", exit::INVALID, "script has Windows line ends",
         "The first line of the script ends in CR LF, so the kernel looks for an interpreter whose name ends in CR. Convert the file: sed -i 's/\\r$//' FILE, or set your editor to LF."),
     row("M0122", exit::INVALID, "function cannot be exported",
-        "`mote export` writes images that need no mote. Some functions have no form without it: chains, Go functions, and programs in the contract of another platform. The message says what to do instead. The other functions of the project are exported."),
+        "`mote export` writes images that need no mote. Some functions have no form without it: chains, Go functions, and programs in the contract of another platform. `mote export image` copies Python, Node and the usual programs of a shell, and no other languages. The message says what to do instead. The other functions of the project are exported."),
+    row("M0123", exit::INVALID, "WebAssembly file cannot be run",
+        "The file is not a valid WebAssembly file, is too large, imports something that the node does not offer, or does not export what a function needs. The message says which. A function is a component for wasi:http/proxy or wasi:cli/command (WASI 0.2), or a core module of WASI preview 1 with `_start`. Files with machine code (.cwasm) are never accepted."),
     row("M0130", exit::DONE, "memory cgroup is off",
         "Without the kernel's memory controller, mote falls back to rlimits and polling for memory limits. On a Raspberry Pi, add cgroup_enable=memory to the kernel command line and reboot."),
     row("M0140", exit::LIMIT, "limit of a benchmark is exceeded",
@@ -138,7 +140,7 @@ const ROWS: &[Row] = &[
     row("M0402", exit::INVALID, "build failed",
         "`[build] command` failed or could not be started. Its output is above this message. Nothing was deployed."),
     row("M0403", exit::INVALID, "language is not installed on the node",
-        "The function's language is not installed on the node, or its version is too old: mote needs Python 3.9, Node 18 or Go 1.21, or newer. `mote doctor` shows what it found and how to install the rest."),
+        "The function's language is not installed on the node, or its version is too old: mote needs Python 3.9, Node 18 or Go 1.21, or newer. WebAssembly needs the program `mote-wasm` of the same version as `mote`. `mote doctor` shows what it found and how to install the rest."),
     row("M0411", exit::INVALID, "function did not become ready",
         "The worker did not report that it was ready within [limits] init_timeout. The message contains its last log lines. The most common causes are an import that fails and a server that does not listen on $PORT. If the machine is only slow, the setting `timeout_factor` of the node extends the timeouts of all its functions."),
     row("M0412", exit::NO_FUNCTION, "no such revision",
@@ -389,4 +391,14 @@ const ROWS: &[Row] = &[
         "A browser sent the request with the cookie of a session, but perhaps not for the dashboard: `Mote-Csrf` does not have the session's value, `Sec-Fetch-Site` names another site, or `Host` is neither `localhost` nor a loopback address although the connection comes from this machine. Open the dashboard with `mote dashboard`. A proxy in front of the node must send `Host: localhost`. Programs need no session: they send a token in `Authorization`."),
     row("M1411", exit::FULL, "too many recordings",
         "At most 16 recordings of calls (`mote record`) run at once on a node, and 4 of one function. A recording ends with its command, or after an hour. `mote audit` shows who began one."),
+    row("M1501", exit::INVALID, "no such container image",
+        "The registry has no image of this name, tag or digest. The message says which of them is missing. Check the spelling, or push the image first. Without a registry in its name an image is one of docker.io, and without a tag it has the tag `latest`. Some registries hide private images from clients without a login."),
+    row("M1502", exit::FAILED, "registry asks for another login",
+        "The registry gives the image only to users with a login, does not accept the user name and password, or does not permit this user to pull the image. `docker login REGISTRY` or `podman login REGISTRY` stores a login in the file that `mote` reads. The node uses it for this pull only."),
+    row("M1503", exit::UNREACHABLE, "registry cannot be used",
+        "The node has no connection to the registry, does not trust its certificate, or received an answer that it cannot use; the message says which. A registry must use TLS, unless its name is an address of loopback, with a certificate of an authority that the machine of the node trusts. A pull ends after 30 minutes. What has been downloaded is kept for the next attempt. Without a registry, deploy an archive: docker save IMAGE -o FILE."),
+    row("M1504", exit::INVALID, "container image is refused",
+        "The image is for another kind of machine, is damaged, or contains what an image for containers should not: a path that leaves its layer, a link to a missing file, a compression other than gzip and zstd. Or the name or the archive is not that of a container image. The message says what is wrong, and in which layer. Nothing of the image is used."),
+    row("M1505", exit::INVALID, "container image is too large",
+        "An image may have 128 layers, 8 GiB of packed layers, and 16 GiB and 500,000 files when it is unpacked. A manifest may have 4 MiB. Use a smaller base, and remove in one step of the build what an earlier step has added."),
 ];

@@ -56,14 +56,14 @@ pub struct AcceptedInvocation {
     /// The function.
     pub function: String,
     /// The source: `http`, `coap`, `admin`, `schedule`, `mqtt` or `function`; `result` for a
-    /// request that carries a result to an address.
+    /// request that delivers a result to an address.
     pub trigger: String,
     /// Its state.
     pub state: InvocationState,
     /// When it was accepted.
     #[schema(value_type = String, format = DateTime)]
     pub accepted_at: Timestamp,
-    /// When it runs, or runs again, if it waits for that time.
+    /// When the next attempt runs, if the invocation waits for that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub due_at: Option<Timestamp>,
@@ -80,25 +80,26 @@ pub struct AcceptedInvocation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
-    /// The status of the last attempt: that of the function's answer, or of the fault.
+    /// The status of the last attempt, from the function's answer or from the fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// The code of the fault of the last attempt, if it had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// The text of the fault. Only the management API shows the function's own words.
+    /// The text of the fault. Only the management API includes the function's own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// The header fields of the answer, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// The body of the answer, if it is text.
+    /// The body of the answer, if the body is text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// The body of the answer in base 64, if it is not text.
+    /// The body of the answer in base 64, if the body is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<String>,
-    /// The steps of a run of a chain, in the order in which they ended; those that run come last.
+    /// The steps of a chain's run, in the order in which they ended, followed by those still
+    /// running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<RunStep>,
 }
@@ -106,18 +107,18 @@ pub struct AcceptedInvocation {
 /// A step of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunStep {
-    /// The names of its tasks, with the numbers of iterations and attempts.
+    /// The names of the step's tasks, with the numbers of iterations and attempts.
     pub step: String,
     /// Its state.
     pub state: RunStepState,
-    /// When it reached this state, if it does not run now.
+    /// When the step reached this state; absent while the step is running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub at: Option<Timestamp>,
     /// How long a call took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<u64>,
-    /// When a wait or the time for a task ends.
+    /// When a wait, or the time limit of a task, ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub until: Option<Timestamp>,
@@ -127,13 +128,13 @@ pub struct RunStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RunStepState {
-    /// It runs now.
+    /// It is running.
     Running,
     /// It has ended.
     Done,
     /// A time is set for it.
     Timed,
-    /// It failed, and the chain has caught the error.
+    /// It failed, and the chain caught the error.
     Caught,
 }
 
@@ -157,19 +158,19 @@ pub const LIST_MAX: usize = 1_000;
 /// A list of accepted invocations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AcceptedInvocations {
-    /// The newest first, without their answers.
+    /// The invocations, newest first, without their answers.
     pub invocations: Vec<AcceptedInvocation>,
-    /// Whether there are older ones that the limit leaves out.
+    /// Whether the limit leaves out older invocations.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
 }
 
-/// What became of a request to cancel an invocation.
+/// The outcome of a request to cancel an invocation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CancelledInvocation {
     /// Its id.
     pub id: String,
-    /// Whether an attempt was running, which is being ended.
+    /// Whether an attempt was running. That attempt is being ended.
     pub was_running: bool,
 }
 

@@ -1,12 +1,12 @@
-//! The journals of accepted invocations that a node runs. There are only some if the node keeps its
-//! journal in NATS.
+//! The journals of accepted invocations that a node runs. The list is empty unless the node keeps
+//! its journal in NATS.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::types::{Check, CheckState};
 
-/// The journals that a node runs: its own first. Empty if it has none in NATS.
+/// The journals that a node runs, its own first. Empty if the node has no journal in NATS.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JournalList {
     /// The journals.
@@ -18,16 +18,17 @@ pub struct JournalList {
 pub struct JournalStatus {
     /// Its name.
     pub name: String,
-    /// Whether it is the node's own, into which the node accepts.
+    /// Whether this is the node's own journal, to which the node adds the invocations that it
+    /// accepts.
     pub own: bool,
-    /// Whether it accepts and runs.
+    /// Whether the journal accepts and runs invocations.
     pub state: JournalState,
-    /// Why it does not.
+    /// Why the journal does not accept and run invocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// Invocations that have not ended.
     pub waiting: u64,
-    /// Whether it knows no invocation at all, not even one that has ended.
+    /// Whether the journal contains no invocations at all, not even ended ones.
     pub empty: bool,
 }
 
@@ -51,14 +52,14 @@ impl JournalList {
     }
 }
 
-/// Whether a journal accepts and runs.
+/// Whether a journal accepts and runs invocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum JournalState {
-    /// It does.
+    /// The journal accepts and runs invocations.
     Open,
-    /// Its stream cannot be reached.
+    /// The journal's stream cannot be reached.
     Away,
-    /// Another node has taken it over.
+    /// Another node has taken the journal over.
     Taken,
 }

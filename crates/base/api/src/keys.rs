@@ -1,4 +1,4 @@
-//! The keys of callers. A function whose access mode is `key` requires one.
+//! The keys of callers. A function whose access mode is `key` requires a key.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,23 +7,23 @@ use crate::client::{Client, ClientError, encode};
 use crate::paths;
 use crate::time::Timestamp;
 
-/// A key, without the key itself, which nobody keeps but its caller.
+/// A key without its secret text, which only the caller keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CallerKey {
     /// The name of the caller.
     pub name: String,
-    /// The functions that it opens: names, or beginnings of names with `*`. Empty means every
-    /// function.
+    /// The functions that the key opens: names, or prefixes of names followed by `*`. Empty means
+    /// every function.
     #[serde(default)]
     pub functions: Vec<String>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// From when on it is not valid; absent if it does not expire.
+    /// When the key expires; absent if it does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
-    /// Until when the key that a rotation has replaced is valid, too.
+    /// Until when the previous key, which a rotation replaced, also stays valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub previous_until: Option<Timestamp>,
@@ -32,7 +32,7 @@ pub struct CallerKey {
 /// The keys of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CallerKeys {
-    /// By name.
+    /// The keys, sorted by caller.
     pub keys: Vec<CallerKey>,
 }
 
@@ -40,13 +40,14 @@ pub struct CallerKeys {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallerKeyRequest {
-    /// The name of the caller: 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with a dot.
+    /// The name of the caller: 1 to 253 characters from a-z, A-Z, 0-9, -, _ and ., not beginning
+    /// with a dot.
     pub name: String,
-    /// The functions that it opens: names, or beginnings of names with `*`. Empty means every
-    /// function.
+    /// The functions that the key opens: names, or prefixes of names followed by `*`. Empty means
+    /// every function.
     #[serde(default)]
     pub functions: Vec<String>,
-    /// How long it is valid, in milliseconds; for ever if it is absent.
+    /// How long the key is valid, in milliseconds; absent if it does not expire.
     #[serde(default)]
     pub valid_ms: Option<u64>,
 }
@@ -55,12 +56,12 @@ pub struct CallerKeyRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallerKeyRotation {
-    /// How long the former key stays valid, in milliseconds.
+    /// How long the previous key stays valid, in milliseconds.
     #[serde(default)]
     pub grace_ms: u64,
 }
 
-/// A key that was made just now. It is never shown again.
+/// A key that was just made. It is never shown again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NewCallerKey {
     /// The name of the caller.
@@ -70,11 +71,11 @@ pub struct NewCallerKey {
     /// The functions that it opens; empty means every function.
     #[serde(default)]
     pub functions: Vec<String>,
-    /// From when on it is not valid; absent if it does not expire.
+    /// When the key expires; absent if it does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
-    /// Until when the key that it replaces is valid, too.
+    /// Until when the previous key, which this key replaces, also stays valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub previous_until: Option<Timestamp>,

@@ -16,21 +16,21 @@ pub const HEADER_VERSION: &str = "mote-version";
 /// The response header with the time at which an entry expires, in milliseconds since 1970.
 pub const HEADER_EXPIRES: &str = "mote-expires-unix-ms";
 
-/// What a namespace holds.
+/// How much state a namespace holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KvNamespace {
-    /// The name of its function, or `shared:NAME`.
+    /// The name of the function that owns the namespace, or `shared:NAME`.
     pub namespace: String,
-    /// Keys in it.
+    /// Number of keys.
     pub keys: u64,
-    /// Bytes of keys and values.
+    /// Size of the keys and values in bytes.
     pub bytes: u64,
 }
 
 /// The namespaces of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KvNamespaces {
-    /// By name; those that hold nothing are left out.
+    /// The namespaces, sorted by name, without the empty ones.
     pub namespaces: Vec<KvNamespace>,
 }
 
@@ -39,29 +39,29 @@ pub struct KvNamespaces {
 pub struct KvKey {
     /// Its key.
     pub key: String,
-    /// Its version, which rises with every change.
+    /// Its version, which increases with every change.
     pub version: u64,
-    /// When it vanishes, in milliseconds since 1970.
+    /// When the entry expires, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_unix_ms: Option<u64>,
 }
 
-/// Keys of a namespace in the order of their bytes.
+/// Keys of a namespace, sorted by their bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KvListing {
     /// The keys.
     pub entries: Vec<KvKey>,
-    /// Continues the listing when it is given as `after`; absent at the end.
+    /// The value of `after` that continues the listing; absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
 
-/// An entry was written.
+/// The result of writing an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KvWritten {
-    /// Its version.
+    /// The entry's new version.
     pub version: u64,
-    /// The number that an increment resulted in.
+    /// The number after an increment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<i64>,
 }

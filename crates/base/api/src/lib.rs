@@ -3,8 +3,8 @@
 //!
 //! The crate contains the wire types ([`types`]), the error body and the catalogue of error codes
 //! ([`error`]), the exit codes ([`exit`]), the OpenAPI document ([`openapi`]) and a client
-//! ([`client`]). It must not know how a function is run or stored. The manifest `mote.toml` is in
-//! `mote-spec`.
+//! ([`client`]). The crate must not know how a function is run or stored. The manifest `mote.toml`
+//! is in `mote-spec`.
 //!
 //! Start reading at [`types`], then at [`paths`] for the addresses.
 
@@ -49,3 +49,5 @@ pub use time::Timestamp;
 /// If the entry is missing, the node reads `mote.toml` in the tar and guesses the rest, as the command
 /// line does.
 pub const SPEC_ENTRY: &str = ".mote/spec.json";
+/// The entry of an uploaded archive that holds a container image, as an archive of its own.
+pub const IMAGE_ENTRY: &str = ".mote/image.tar";

@@ -13,29 +13,29 @@ use crate::paths;
 pub struct MqttUser {
     /// Its name.
     pub name: String,
-    /// Topic filters of what it may receive.
+    /// Topic filters that limit what the user may receive.
     pub read: Vec<String>,
-    /// Topic filters of what it may publish.
+    /// Topic filters that limit what the user may publish.
     pub write: Vec<String>,
 }
 
 /// The users of the broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MqttUsers {
-    /// By name.
+    /// The users, sorted by name.
     pub users: Vec<MqttUser>,
 }
 
-/// What a user is made of.
+/// The properties of a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MqttUserRequest {
-    /// Its password: 1 to 1,024 bytes, of which the node keeps a hash.
+    /// The user's password, 1 to 1,024 bytes. The node stores only a hash of it.
     pub password: String,
-    /// Topic filters of what it may receive.
+    /// Topic filters that limit what the user may receive.
     #[serde(default)]
     pub read: Vec<String>,
-    /// Topic filters of what it may publish.
+    /// Topic filters that limit what the user may publish.
     #[serde(default)]
     pub write: Vec<String>,
 }

@@ -7,14 +7,14 @@ use crate::client::{Client, ClientError, DEPLOY_TIMEOUT, encode};
 use crate::paths;
 use crate::time::Timestamp;
 
-/// What a namespace may use of the node. A limit that is absent does not exist.
+/// What a namespace may use of the node. An absent field means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Quotas {
-    /// Functions.
+    /// Number of functions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub functions: Option<u64>,
-    /// Instances, those that start and those that end included.
+    /// Number of instances, including those that are starting or ending.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances: Option<u64>,
     /// The sum of the memory limits of these instances, in bytes.
@@ -23,13 +23,13 @@ pub struct Quotas {
     /// The sum of the processor limits of these instances, in thousandths of a processor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_millis: Option<u64>,
-    /// Bytes of the code and packages of its functions.
+    /// Size of the code and packages of its functions, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes: Option<u64>,
-    /// Bytes of keys and values of all its functions together.
+    /// Size of the keys and values of all its functions together, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_bytes: Option<u64>,
-    /// Calls of its functions from outside in a second.
+    /// Calls per second from outside to its functions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_per_s: Option<u32>,
 }
@@ -42,23 +42,23 @@ pub struct Namespace {
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// Its functions.
+    /// Number of functions.
     pub functions: u64,
-    /// Their instances, those that start and those that end included.
+    /// Number of their instances, including those that are starting or ending.
     pub instances: u64,
     /// The sum of the memory limits of these instances, in bytes.
     pub memory_bytes: u64,
     /// The sum of the processor limits of these instances, in thousandths of a processor. An instance
     /// without a limit counts as all processors of the machine.
     pub cpu_millis: u64,
-    /// The bytes of the code and packages of its functions, those of revisions to which it can be rolled
-    /// back included.
+    /// Size of the code and packages of its functions in bytes, including the revisions to which
+    /// the functions can be rolled back.
     pub disk_bytes: u64,
-    /// The bytes of keys and values that they keep.
+    /// Size of the keys and values that its functions keep, in bytes.
     pub state_bytes: u64,
-    /// What it may use.
+    /// The limits of the namespace.
     pub quotas: Quotas,
-    /// Whether it is being deleted, so that nothing in it can be changed.
+    /// Whether the namespace is being deleted, so that nothing in it can be changed.
     #[serde(default)]
     pub is_being_deleted: bool,
 }
@@ -66,7 +66,7 @@ pub struct Namespace {
 /// The namespaces of a node, without the default one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NamespaceList {
-    /// By name.
+    /// The namespaces, sorted by name.
     pub namespaces: Vec<Namespace>,
 }
 
@@ -74,9 +74,10 @@ pub struct NamespaceList {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamespaceRequest {
-    /// Its name: 1 to 63 of a-z, 0-9 and -, not beginning or ending with -, and not `default`.
+    /// The name: 1 to 63 characters from a-z, 0-9 and -, not beginning or ending with -, and not
+    /// `default`.
     pub name: String,
-    /// What it may use.
+    /// The limits of the namespace.
     #[serde(default)]
     pub quotas: Quotas,
 }

@@ -1,6 +1,6 @@
 //! The OpenAPI 3.1 document of the management API.
 //!
-//! The functions below are never called: they carry the description of one route each.
+//! The functions below are never called. Each carries the description of one route.
 #![allow(dead_code, reason = "carriers of documentation")]
 
 use utoipa::OpenApi;
@@ -28,17 +28,17 @@ use crate::recording::{RecordedAnswer, RecordedBody, RecordedCall};
 use crate::sessions::{Session, SessionCode, SessionRequest};
 use crate::traces::{Span, Trace, TraceList, TraceSummary};
 use crate::types::{
-    Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
-    InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Rate, Reach,
-    RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
-    ScheduleOutcome, ScheduleRun, Secret, SecretList, Stop, TrafficEdit, TrafficRequest,
-    TrafficResult, TrafficShare,
+    Check, CheckState, DeployProgress, DeployResult, DoctorReport, Function, FunctionList,
+    FunctionState, InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Rate,
+    Reach, RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule,
+    ScheduleList, ScheduleOutcome, ScheduleRun, Secret, SecretList, Stop, TrafficEdit,
+    TrafficRequest, TrafficResult, TrafficShare,
 };
 use crate::watching::{DurationSums, Durations, FunctionSummaries, FunctionSummary};
 
-/// Returns the document as pretty JSON with a final newline. It is the file in the repository, which a
-/// test writes. Programs contain the compressed file, which is decompressed at each call, because both
-/// the code that generates the document and the plain text would take more room.
+/// Returns the document as pretty JSON with a final newline. A test writes this document to the
+/// file in the repository. Programs contain only the compressed file, which is decompressed at each
+/// call, because the generating code or the plain text would take more room.
 pub fn document() -> Vec<u8> {
     let packed = include_bytes!(concat!(env!("OUT_DIR"), "/openapi.deflate"));
     miniz_oxide::inflate::decompress_to_vec(packed).expect("the build has compressed it")
@@ -66,7 +66,7 @@ fn described() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, recording, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, begin_session, session, end_session, session_code, durations, traces, trace, openapi_json, functions_openapi, livez,
+        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, recording, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, begin_session, session, end_session, session_code, progress, durations, traces, trace, openapi_json, functions_openapi, livez,
         readyz, metrics
     ),
     components(schemas(
@@ -84,28 +84,28 @@ fn described() -> String {
 )]
 struct Document;
 
-/// What this node is and does.
+/// The node's properties and current state.
 #[utoipa::path(get, path = "/v1/status", tag = "node", responses(
     (status = 200, body = NodeStatus),
     (status = 401, body = Problem, content_type = "application/problem+json"),
 ))]
 fn status() {}
 
-/// What works on this machine and what does not.
+/// The checks of the node's machine: what works and what does not.
 #[utoipa::path(get, path = "/v1/doctor", tag = "node", responses(
     (status = 200, body = DoctorReport),
 ))]
 fn doctor() {}
 
-/// The other cells of the cluster, and whether this one is connected to them.
+/// The other cells of the cluster, and whether this cell is connected to them.
 #[utoipa::path(get, path = "/v1/cells", tag = "node", responses(
     (status = 200, body = CellList),
 ))]
 fn cells() {}
 
-/// Replaces the list of the other cells, and names this one. The list holds until the node stops.
-/// Connections to cells that stay in the list are kept; those to others end with their last
-/// invocation.
+/// Replaces the list of the other cells, and sets the name of this cell. The list applies until the
+/// node stops. Connections to cells that stay in the list are kept; connections to other cells end
+/// with their last invocation.
 #[utoipa::path(put, path = "/v1/cells", tag = "node",
     request_body(content = CellsRequest),
     responses(
@@ -115,16 +115,16 @@ fn cells() {}
     ))]
 fn put_cells() {}
 
-/// The journals of accepted invocations that this node runs: its own, and those that it has taken
-/// over from others. Empty if it keeps none in NATS.
+/// The journals of accepted invocations that this node runs: its own journal, and those that it has
+/// taken over from other nodes. Empty if the node keeps no journal in NATS.
 #[utoipa::path(get, path = "/v1/journals", tag = "node", responses(
     (status = 200, body = JournalList),
 ))]
 fn journals() {}
 
-/// Takes a journal over and runs it next to the own one. The node that ran it before can write
-/// nothing to it any more. The own name takes the own journal back from a node that has taken it.
-/// Nothing changes if this node runs the journal already.
+/// Takes a journal over and runs it next to the node's own journal. The node that ran the journal
+/// before can no longer write to it. The node's own name takes its own journal back from a node
+/// that has taken it. Nothing changes if this node already runs the journal.
 #[utoipa::path(put, path = "/v1/journals/{name}", tag = "node",
     params(("name" = String, Path, description = "name of the journal: 1 to 64 letters, digits, - and _")),
     responses(
@@ -135,8 +135,9 @@ fn journals() {}
     ))]
 fn take_journal() {}
 
-/// Ends to run a journal that is not the own one. The answer is sent when its attempts have ended
-/// and their ends are in the stream; what has not ended stays there for the next node.
+/// Stops running a journal that is not the node's own. The answer is sent when the running attempts
+/// have ended and their results are in the stream; unfinished invocations stay there for the next
+/// node.
 #[utoipa::path(delete, path = "/v1/journals/{name}", tag = "node",
     params(("name" = String, Path, description = "name of the journal")),
     responses(
@@ -146,7 +147,7 @@ fn take_journal() {}
     ))]
 fn give_journal_back() {}
 
-/// All functions, by name.
+/// All functions, sorted by name.
 #[utoipa::path(get, path = "/v1/functions", tag = "functions",
     params(("view" = Option<String>, Query, description = "`summary` for the short form, FunctionSummaries")),
     responses(
@@ -166,9 +167,10 @@ fn function() {}
 /// Deploys a new revision.
 ///
 /// The body is a tar, plain or gzip, of the function's folder. Its first entry may be
-/// `.mote/spec.json`, the checked spec; it is set aside and does not become code. Without it the
-/// node reads `mote.toml` in the tar and guesses the rest. The name in the address wins. The old
-/// revision serves until the new one is stored and ready; on any error it stays live.
+/// `.mote/spec.json`, the checked spec; this entry is set aside and does not become code. Without
+/// this entry, the node reads `mote.toml` in the tar and guesses the rest. The name in the address
+/// takes precedence. The old revision serves until the new one is stored and ready; after an error,
+/// the old revision stays live.
 #[utoipa::path(put, path = "/v1/functions/{name}", tag = "functions",
     params(
         ("name" = String, Path, description = "name of the function"),
@@ -189,7 +191,7 @@ fn function() {}
     ))]
 fn deploy() {}
 
-/// Removes a function and its revisions. Invocations that run finish.
+/// Removes a function and its revisions. Running invocations finish.
 #[utoipa::path(delete, path = "/v1/functions/{name}", tag = "functions",
     params(("name" = String, Path, description = "name of the function")),
     responses(
@@ -207,10 +209,11 @@ fn remove() {}
     ))]
 fn revisions() {}
 
-/// Stores a revision under a number that somebody else chose, without traffic.
+/// Stores a revision without traffic, under a number that the sender chose.
 ///
-/// The agent of a cluster's cell uses this: all cells have the same revisions. A revision that is
-/// there already stays; another one under its number is refused.
+/// The agent of a cluster's cell uses this route, because all cells have the same revisions. If the
+/// cell already has this revision, nothing changes; a different revision under the same number is
+/// refused.
 #[utoipa::path(put, path = "/v1/functions/{name}/revisions/{number}", tag = "functions",
     params(
         ("name" = String, Path, description = "name of the function"),
@@ -227,9 +230,10 @@ fn revisions() {}
     ))]
 fn place() {}
 
-/// Sets the whole split of a function with its history.
+/// Sets the whole traffic split of a function with its history.
 ///
-/// The agent of a cluster's cell uses this. All revisions that the split names are stored already.
+/// The agent of a cluster's cell uses this route. All revisions in the split must already be
+/// stored.
 #[utoipa::path(put, path = "/v1/functions/{name}/split", tag = "functions",
     params(
         ("name" = String, Path, description = "name of the function"),
@@ -244,14 +248,14 @@ fn place() {}
     ))]
 fn split() {}
 
-/// A whole split with its history, as a node stores it.
+/// A whole traffic split with its history, as a node stores it.
 #[derive(utoipa::ToSchema)]
 struct SplitRequest {
-    /// The shares, 100 % in sum.
+    /// The shares, which add up to 100 %.
     split: Vec<TrafficShare>,
-    /// The revisions that were live before, the last one at the end. Rolling back goes to it.
+    /// The revisions that were live before, the most recent one last. A rollback goes to that one.
     before: Vec<u64>,
-    /// While traffic is divided: the revision that had all of it when the division began.
+    /// While traffic is divided: the revision that had all of the traffic when the division began.
     whole_before: Option<u64>,
     /// Whether another cell runs the function's schedules and subscriptions.
     elsewhere: bool,
@@ -259,8 +263,8 @@ struct SplitRequest {
 
 /// Splits a function's traffic over its revisions.
 ///
-/// Revisions that were not reached before are started first; when one does not become ready,
-/// nothing changes. The answer comes when the change is durable and in force.
+/// Revisions that were not reached before are started first. If one of them does not become ready,
+/// nothing changes. The answer is sent when the change is durable and in force.
 #[utoipa::path(put, path = "/v1/functions/{name}/traffic", tag = "functions",
     params(("name" = String, Path, description = "name of the function")),
     request_body(content = TrafficRequest),
@@ -274,7 +278,8 @@ fn traffic() {}
 
 /// Sends all of a function's traffic back to an earlier revision.
 ///
-/// An instance of it is started first; when it does not become ready, nothing changes.
+/// An instance of this revision is started first. If the instance does not become ready, nothing
+/// changes.
 #[utoipa::path(post, path = "/v1/functions/{name}/rollback", tag = "functions",
     params(
         ("name" = String, Path, description = "name of the function"),
@@ -290,9 +295,9 @@ fn rollback() {}
 
 /// Runs a function once.
 ///
-/// Body and headers reach the function as they are, except hop-by-hop headers, `Authorization`
-/// and `Mote-*`. Its status, headers and body are the answer. When `mote` made the answer
-/// instead, `Mote-Fault` carries the code and the body is a problem.
+/// The function receives the body and the headers unchanged, except for hop-by-hop headers,
+/// `Authorization` and `Mote-*`. The answer consists of the function's status, headers and body. If
+/// `mote` made the answer instead, `Mote-Fault` carries the code and the body is a problem.
 #[utoipa::path(post, path = "/v1/functions/{name}/invoke", tag = "functions",
     params(
         ("name" = String, Path, description = "name of the function, or NAME@TAG"),
@@ -305,9 +310,9 @@ fn invoke() {}
 
 /// Starts or stops instances now, or sets their bounds.
 ///
-/// `instances` is done at once and not kept: what is started idles for `scale.idle` at most, what
-/// `min` keeps is not stopped, busy instances stay. `min` and `max` are durable and hold until the
-/// next deploy. The answer does not wait for starts.
+/// `instances` applies once and is not stored: started instances idle for `scale.idle` at most, and
+/// instances that `min` keeps and busy instances are not stopped. `min` and `max` are durable and
+/// apply until the next deploy. The answer does not wait for starts.
 #[utoipa::path(post, path = "/v1/functions/{name}/scale", tag = "functions",
     params(("name" = String, Path, description = "name of the function")),
     request_body = ScaleRequest,
@@ -336,10 +341,12 @@ fn scale() {}
     ))]
 fn logs() {}
 
-/// The calls of one function from now on, each when its answer has ended, one JSON object per line.
+/// The calls of one function from now on, one JSON object per line, each sent when its answer has
+/// ended.
 ///
-/// Needs the role deployer, and is in the record of acts. Values of header fields that may be secrets
-/// are left out, and bodies of more than 1 MiB. The stream ends with the connection, or after an hour.
+/// Needs the role deployer, and is entered in the audit record. Values of header fields that may be
+/// secrets are left out, and so are bodies of more than 1 MiB. The stream ends with the connection,
+/// or after an hour.
 #[utoipa::path(get, path = "/v1/functions/{name}/recording", tag = "functions",
     params(("name" = String, Path, description = "name of the function")),
     responses(
@@ -348,6 +355,15 @@ fn logs() {}
         (status = 429, body = Problem, content_type = "application/problem+json", description = "too many recordings are running"),
     ))]
 fn recording() {}
+
+/// The progress of a function's deploy, while it waits for a container image.
+#[utoipa::path(get, path = "/v1/functions/{name}/progress", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    responses(
+        (status = 200, body = DeployProgress),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn progress() {}
 
 /// How long the invocations and starts of one function took, counted since the node started.
 #[utoipa::path(get, path = "/v1/functions/{name}/durations", tag = "functions",
@@ -383,7 +399,7 @@ fn invocations() {}
     ))]
 fn invocation() {}
 
-/// Cancels an accepted invocation. An attempt that runs is ended; what it has done remains.
+/// Cancels an accepted invocation. A running attempt is ended, but its effects so far remain.
 #[utoipa::path(delete, path = "/v1/invocations/{id}", tag = "invocations",
     params(("id" = String, Path, description = "id of the invocation")),
     responses(
@@ -403,7 +419,7 @@ fn cancel_invocation() {}
     ))]
 fn retry_invocation() {}
 
-/// Removes all dead letters, or those of a function.
+/// Removes all dead letters, or those of one function.
 #[utoipa::path(delete, path = "/v1/dead-letters", tag = "invocations",
     params(("function" = Option<String>, Query, description = "only those of this function")),
     responses((status = 200, body = DeletedDeadLetters)))]
@@ -418,7 +434,7 @@ fn delete_dead_letters() {}
     ))]
 fn delete_dead_letter() {}
 
-/// The schedules of all functions, in the order of their names.
+/// The schedules of all functions, sorted by function.
 #[utoipa::path(get, path = "/v1/schedules", tag = "functions", responses(
     (status = 200, body = ScheduleList),
 ))]
@@ -430,8 +446,8 @@ fn schedules() {}
 ))]
 fn secrets() {}
 
-/// Makes or replaces a secret. Instances that start from then on see it; those that run keep what
-/// they have.
+/// Makes or replaces a secret. Instances that start from then on see the new value; running
+/// instances keep the old one.
 #[utoipa::path(put, path = "/v1/secrets/{name}", tag = "secrets",
     params(("name" = String, Path, description = "1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with .")),
     request_body(content = String, content_type = "text/plain", description = "the value: text of at most 64 KiB, taken as it is"),
@@ -442,7 +458,8 @@ fn secrets() {}
     ))]
 fn put_secret() {}
 
-/// Removes a secret. Instances that run keep it; functions that read it start no further ones.
+/// Removes a secret. Running instances keep it; functions that read it cannot start further
+/// instances.
 #[utoipa::path(delete, path = "/v1/secrets/{name}", tag = "secrets",
     params(("name" = String, Path, description = "name of the secret")),
     responses(
@@ -451,13 +468,13 @@ fn put_secret() {}
     ))]
 fn remove_secret() {}
 
-/// The keys of callers, without the keys themselves.
+/// The keys of callers, without their secret text.
 #[utoipa::path(get, path = "/v1/keys", tag = "keys", responses(
     (status = 200, body = CallerKeys),
 ))]
 fn keys() {}
 
-/// Makes a key for a new caller. The answer is the only one with the key.
+/// Makes a key for a new caller. Only this answer contains the key.
 #[utoipa::path(post, path = "/v1/keys", tag = "keys",
     request_body = CallerKeyRequest,
     responses(
@@ -467,7 +484,7 @@ fn keys() {}
     ))]
 fn create_key() {}
 
-/// Replaces the key of a caller. The answer is the only one with the new key.
+/// Replaces the key of a caller. Only this answer contains the new key.
 #[utoipa::path(post, path = "/v1/keys/{name}/rotate", tag = "keys",
     params(("name" = String, Path, description = "name of the caller")),
     request_body = CallerKeyRotation,
@@ -478,7 +495,7 @@ fn create_key() {}
     ))]
 fn rotate_key() {}
 
-/// Makes the keys of a caller invalid at once.
+/// Makes the keys of a caller invalid immediately.
 #[utoipa::path(delete, path = "/v1/keys/{name}", tag = "keys",
     params(("name" = String, Path, description = "name of the caller")),
     responses(
@@ -522,7 +539,7 @@ fn namespace() {}
     ))]
 fn update_namespace() {}
 
-/// Deletes a namespace. It waits for changes and instances in it to end.
+/// Deletes a namespace. The request waits until changes and instances in the namespace have ended.
 #[utoipa::path(delete, path = "/v1/namespaces/{name}", tag = "namespaces",
     params(
         ("name" = String, Path, description = "name of the namespace"),
@@ -535,13 +552,13 @@ fn update_namespace() {}
     ))]
 fn delete_namespace() {}
 
-/// The tokens of those who manage the node, without the tokens themselves.
+/// The tokens for managing the node, without their secret text.
 #[utoipa::path(get, path = "/v1/tokens", tag = "operators", responses(
     (status = 200, body = OperatorTokens),
 ))]
 fn tokens() {}
 
-/// Makes a token with a role. The answer is the only one with the token.
+/// Makes a token with a role. Only this answer contains the token.
 #[utoipa::path(post, path = "/v1/tokens", tag = "operators",
     request_body = OperatorTokenRequest,
     responses(
@@ -551,7 +568,7 @@ fn tokens() {}
     ))]
 fn create_token() {}
 
-/// Makes a token invalid at once.
+/// Makes a token invalid immediately.
 #[utoipa::path(delete, path = "/v1/tokens/{name}", tag = "operators",
     params(("name" = String, Path, description = "name of the token")),
     responses(
@@ -560,7 +577,8 @@ fn create_token() {}
     ))]
 fn revoke_token() {}
 
-/// The latest requests that changed something or were not permitted to, the oldest first.
+/// The latest requests that changed something, or that were refused because their sender had no
+/// permission, oldest first.
 #[utoipa::path(get, path = "/v1/audit", tag = "operators",
     params(("limit" = Option<u32>, Query, description = "entries at most, up to 10000; 100 by default")),
     responses((status = 200, body = AuditLog)))]
@@ -573,7 +591,7 @@ fn audit() {}
 ))]
 fn mqtt_users() {}
 
-/// Makes or replaces a user of the broker, which takes up the change within a second.
+/// Makes or replaces a user of the broker, which applies the change within a second.
 #[utoipa::path(put, path = "/v1/mqtt/users/{name}", tag = "mqtt",
     params(("name" = String, Path, description = "1 to 256 bytes")),
     request_body = MqttUserRequest,
@@ -594,13 +612,13 @@ fn put_mqtt_user() {}
     ))]
 fn remove_mqtt_user() {}
 
-/// What the namespaces of functions' state hold.
+/// How much state each namespace of functions holds.
 #[utoipa::path(get, path = "/v1/kv", tag = "state", responses(
     (status = 200, body = KvNamespaces),
 ))]
 fn kv() {}
 
-/// Lists keys of a namespace in the order of their bytes.
+/// Lists keys of a namespace, sorted by their bytes.
 #[utoipa::path(get, path = "/v1/kv/{namespace}", tag = "state",
     params(
         ("namespace" = String, Path, description = "name of a function, or shared:NAME"),
@@ -622,8 +640,8 @@ fn kv_list() {}
     ))]
 fn kv_clear() {}
 
-/// The value of a key. The header `mote-version` is its version, and `mote-expires-unix-ms` says when
-/// it vanishes, if it does.
+/// The value of a key. The header `mote-version` is the entry's version. If the entry expires,
+/// `mote-expires-unix-ms` says when.
 #[utoipa::path(get, path = "/v1/kv/{namespace}/entry", tag = "state", params(("namespace" = String, Path, description = "name of a function, or shared:NAME"), ("key" = String, Query, description = "the key")),
     responses(
         (status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
@@ -631,7 +649,7 @@ fn kv_clear() {}
     ))]
 fn kv_get() {}
 
-/// Writes the value of a key, which is on disk when this answers.
+/// Writes the value of a key. When the answer is sent, the value is on disk.
 #[utoipa::path(put, path = "/v1/kv/{namespace}/entry", tag = "state",
     params(
         ("namespace" = String, Path, description = "name of a function, or shared:NAME"),
@@ -656,7 +674,7 @@ fn kv_put() {}
     ))]
 fn kv_delete() {}
 
-/// Adds to a whole number, which is 0 without an entry.
+/// Adds to a whole number. A missing entry counts as 0.
 #[utoipa::path(post, path = "/v1/kv/{namespace}/entry", tag = "state",
     params(("namespace" = String, Path, description = "name of a function, or shared:NAME"), ("key" = String, Query, description = "the key"), ("by" = Option<i64>, Query, description = "what is added; 1 by default")),
     responses(
@@ -666,9 +684,9 @@ fn kv_delete() {}
     ))]
 fn kv_increment() {}
 
-/// Makes or replaces the entities of an OpenWhisk manifest, or none where one cannot be made.
+/// Makes or replaces the entities of an OpenWhisk manifest, or none of them if one cannot be made.
 ///
-/// The functions of its actions are deployed already. The node keeps such entities where its
+/// The functions of its actions must already be deployed. The node keeps such entities if its
 /// OpenWhisk API is on.
 #[utoipa::path(put, path = "/v1/openwhisk", tag = "functions",
     request_body(content = WhiskManifest),
@@ -679,10 +697,10 @@ fn kv_increment() {}
     ))]
 fn openwhisk() {}
 
-/// Begins a session of a browser, which has the rights of the token, or of the maker of the code.
+/// Begins a browser session, which has the rights of the token, or of the maker of the code.
 ///
-/// The answer sets a cookie that the browser's pages cannot read. A session lasts 12 hours, ends
-/// with its token, and ends when the node stops.
+/// The answer sets a cookie that scripts in the browser's pages cannot read. A session lasts 12
+/// hours at most; it also ends with its token and when the node stops.
 #[utoipa::path(post, path = "/v1/session", tag = "node",
     request_body(content = SessionRequest),
     responses(
@@ -703,7 +721,7 @@ fn begin_session() {}
 ))]
 fn session() {}
 
-/// Ends the session at once.
+/// Ends the session immediately.
 #[utoipa::path(delete, path = "/v1/session", tag = "node", responses(
     (status = 204, description = "ended"),
     (status = 401, body = Problem, content_type = "application/problem+json", description = "the request belongs to no session"),
@@ -711,7 +729,8 @@ fn session() {}
 fn end_session() {}
 
 /// Makes a code that begins one session with the rights of the sender, within 60 seconds. If the
-/// management API listens on no TCP address, it begins to listen on one of this machine.
+/// management API does not listen on a TCP address, it begins to listen on an address of this
+/// machine.
 #[utoipa::path(post, path = "/v1/session/code", tag = "node", responses(
     (status = 200, body = SessionCode),
 ))]
@@ -745,11 +764,11 @@ fn trace() {}
 fn openapi_json() {}
 
 /// An OpenAPI document of the functions that the sender may see: their addresses, methods and
-/// access, and what the file openapi.json in a function's code says about its paths.
+/// access, and the paths that the file openapi.json in a function's code describes.
 #[utoipa::path(get, path = "/v1/openapi/functions.json", tag = "functions", responses((status = 200)))]
 fn functions_openapi() {}
 
-/// 200 while the process lives.
+/// 200 while the process is running.
 #[utoipa::path(get, path = "/livez", tag = "health", responses((status = 200)), security(()))]
 fn livez() {}
 
@@ -765,7 +784,7 @@ fn metrics() {}
 #[cfg(test)]
 mod tests {
     /// Checks that the document in the repository is current. `MOTE_BLESS=1 cargo test -p mote-api`
-    /// rewrites it.
+    /// rewrites the document.
     #[test]
     fn the_checked_in_document_is_fresh() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/reference/openapi.json");

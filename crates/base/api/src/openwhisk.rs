@@ -14,7 +14,7 @@ pub struct WhiskManifest {
     /// Functions of the node as actions.
     #[serde(default)]
     pub actions: Vec<WhiskAction>,
-    /// Actions one after another.
+    /// Sequences: actions that run one after another.
     #[serde(default)]
     pub sequences: Vec<WhiskSequence>,
     /// Triggers.
@@ -25,16 +25,16 @@ pub struct WhiskManifest {
     pub rules: Vec<WhiskRule>,
 }
 
-/// What all entities have.
+/// The properties that all entities have.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WhiskEntity {
     /// Its name.
     pub name: String,
-    /// Values that its calls, or those below it, begin with.
+    /// Default parameters for calls of this entity and of the entities below it.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub parameters: Map<String, Value>,
-    /// What is said about it.
+    /// Annotations of the entity.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub annotations: Map<String, Value>,
@@ -43,20 +43,20 @@ pub struct WhiskEntity {
 /// A function of the node that is an action.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WhiskAction {
-    /// Name, parameters, annotations.
+    /// Name, parameters and annotations.
     #[serde(flatten)]
     pub entity: WhiskEntity,
-    /// The function, which is deployed already.
+    /// The function, which must already be deployed.
     pub function: String,
 }
 
-/// Actions one after another.
+/// Actions that run one after another.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WhiskSequence {
-    /// Name, parameters, annotations.
+    /// Name, parameters and annotations.
     #[serde(flatten)]
     pub entity: WhiskEntity,
-    /// Names of actions and sequences, in their order.
+    /// Names of actions and sequences, in the order in which they run.
     pub actions: Vec<String>,
 }
 
@@ -71,12 +71,12 @@ pub struct WhiskRule {
     pub action: String,
 }
 
-/// What was made of a manifest.
+/// The result of applying a manifest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WhiskResult {
-    /// Every entity that is there now: `sequences.sensors/both`.
+    /// Every entity that exists now, for example `sequences.sensors/both`.
     pub made: Vec<String>,
-    /// What else is worth knowing.
+    /// Other facts that the user should know.
     #[serde(default)]
     pub notes: Vec<String>,
 }

@@ -7,29 +7,29 @@ use crate::client::{Client, ClientError, encode};
 use crate::paths;
 use crate::time::Timestamp;
 
-/// A token, without the token itself, which nobody keeps but its holder.
+/// A token without its secret text, which only the holder keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OperatorToken {
     /// Its name.
     pub name: String,
     /// What its holder may do: `viewer`, `deployer` or `operator`.
     pub role: String,
-    /// The namespace that it is for; absent for the whole node.
+    /// The namespace to which the token is restricted; absent if the token is for the whole node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// From when on it is not valid; absent if it does not expire.
+    /// When the token expires; absent if it does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
 }
 
-/// The tokens of a node, without the one in its data folder.
+/// The tokens of a node, except the token in its data folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OperatorTokens {
-    /// By name.
+    /// The tokens, sorted by name.
     pub tokens: Vec<OperatorToken>,
 }
 
@@ -37,57 +37,57 @@ pub struct OperatorTokens {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OperatorTokenRequest {
-    /// Its name: 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with a dot.
+    /// The name: 1 to 253 characters from a-z, A-Z, 0-9, -, _ and ., not beginning with a dot.
     pub name: String,
     /// What its holder may do: `viewer`, `deployer` or `operator`.
     pub role: String,
-    /// The namespace that it is for; the whole node if it is absent.
+    /// The namespace to which the token is restricted; absent if the token is for the whole node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// How long it is valid, in milliseconds; for ever if it is absent.
+    /// How long the token is valid, in milliseconds; absent if it does not expire.
     #[serde(default)]
     pub valid_ms: Option<u64>,
 }
 
-/// A token that was made just now. It is never shown again.
+/// A token that was just made. It is never shown again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NewOperatorToken {
     /// Its name.
     pub name: String,
     /// What its holder may do.
     pub role: String,
-    /// The namespace that it is for; absent for the whole node.
+    /// The namespace to which the token is restricted; absent if the token is for the whole node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// The token.
     pub token: String,
-    /// From when on it is not valid; absent if it does not expire.
+    /// When the token expires; absent if it does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
 }
 
-/// A request that changed something, or was not permitted to.
+/// A request that changed something, or that was refused because its sender had no permission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
-    /// When it was answered.
+    /// When the node answered the request.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// Who sent it: the name of a token, after its namespace and a slash if it has one,
+    /// The sender: the name of a token (as NAMESPACE/NAME if the token belongs to a namespace),
     /// `admin.token`, or a user of the node's machine.
     pub who: String,
     /// The address of the sender, or `socket`.
     pub from: String,
-    /// Its method and path.
+    /// The method and path of the request.
     pub act: String,
     /// The HTTP status of the answer.
     pub status: u16,
 }
 
-/// The latest part of the record.
+/// The latest entries of the record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditLog {
-    /// The oldest first.
+    /// The entries, oldest first.
     pub entries: Vec<AuditEntry>,
 }
 

@@ -35,6 +35,8 @@ pub const SCALE: &str = "/v1/functions/{name}/scale";
 pub const LOGS: &str = "/v1/functions/{name}/logs";
 /// `GET`: the calls of one function from now on, one JSON object per line.
 pub const RECORDING: &str = "/v1/functions/{name}/recording";
+/// `GET`: the progress of one function's deploy, while it waits for a container image.
+pub const PROGRESS: &str = "/v1/functions/{name}/progress";
 /// `GET`: how long the invocations and starts of one function took.
 pub const DURATIONS: &str = "/v1/functions/{name}/durations";
 /// `GET`: accepted invocations, newest first.
@@ -105,6 +107,9 @@ pub const METRICS: &str = "/metrics";
 pub const HEADER_METHOD: &str = "mote-method";
 /// Request header with the path and query that the function receives. The value begins with `/`.
 pub const HEADER_PATH: &str = "mote-path";
+/// Field of a deploy: the login at the registry of a container image, for this deploy alone. The value
+/// is a [`RegistryLogin`](crate::types::RegistryLogin) as JSON in base64.
+pub const HEADER_REGISTRY_LOGIN: &str = "mote-registry-login";
 /// Request header with the namespace of all names in the request that are written without one.
 pub const HEADER_NAMESPACE: &str = "mote-namespace";
 /// Request header of a change that a browser sends with its session. Its value is the session's

@@ -6,20 +6,21 @@ use utoipa::ToSchema;
 /// The tokens that a function accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AcceptedTokens {
-    /// Who must have issued them.
+    /// The required issuer.
     pub issuer: String,
-    /// For whom they must be.
+    /// The required audience.
     pub audience: String,
 }
 
 /// The signed requests that a function accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AcceptedSignatures {
-    /// How they are signed: `github`, `stripe`, `slack`, `standard` or `hmac`.
+    /// The signature scheme: `github`, `stripe`, `slack`, `standard` or `hmac`.
     pub scheme: String,
     /// The name of the secret with which they are signed.
     pub secret: String,
-    /// How far the time of a signature may be from the node's clock, in milliseconds, if it has one.
+    /// How far the timestamp of a signature may be from the node's clock, in milliseconds. Absent
+    /// if the scheme has no timestamp.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_ms: Option<u64>,
 }
@@ -27,24 +28,24 @@ pub struct AcceptedSignatures {
 /// Where a function can be called.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Urls {
-    /// Over HTTP, when that front is on.
+    /// Its address over HTTP, if that front is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<String>,
-    /// Over CoAP, when that front is on.
+    /// Its address over CoAP, if that front is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coap: Option<String>,
-    /// Over CoAP with DTLS, or with TLS if the function cannot be called over DTLS.
+    /// Its address over CoAP with DTLS, or with TLS if the function cannot be called over DTLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coaps: Option<String>,
-    /// Its routes: methods, host and path, and where a redirect leads.
+    /// Its routes: methods, host and path, and the target of a redirect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<String>,
-    /// Its own port, if it has one.
+    /// The function's own port, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<OwnPort>,
 }
 
-/// The TCP port of the node that a function has for itself.
+/// A TCP port of the node that only one function uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OwnPort {
     /// Its number.

@@ -1,4 +1,4 @@
-//! Calls that `mote record` keeps and `mote replay` plays: one JSON object per line.
+//! Calls that `mote record` writes and `mote replay` sends again: one JSON object per line.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -7,8 +7,8 @@ use utoipa::ToSchema;
 
 use crate::Timestamp;
 
-/// The longest line of a recording: a call and its answer, each with a body of at most 1 MiB, of which
-/// JSON may need six bytes for each.
+/// The longest line of a recording. It holds a call and its answer, each with a body of at most 1
+/// MiB, and JSON may need six bytes for each byte of a body.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
 /// Parts of the names of header fields that may hold secrets.
 const SECRET: [&str; 17] = [
@@ -33,7 +33,8 @@ const SECRET: [&str; 17] = [
 /// Names of header fields that may hold secrets.
 const SECRET_NAMES: [&str; 5] = ["dpop", "sec-websocket-protocol", "x-pat", "x-pwd", "x-sid"];
 
-/// Whether the values of a header field are left out of recordings, because they may be secrets.
+/// Returns whether recordings leave out the values of this header field, because they may be
+/// secrets.
 pub fn is_left_out(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace('_', "-");
     SECRET.iter().any(|part| name.contains(part)) || SECRET_NAMES.contains(&name.as_str())
@@ -55,16 +56,16 @@ pub struct RecordedCall {
     pub method: String,
     /// The path below the function, with the query.
     pub path: String,
-    /// The header fields, without those of `left_out`.
+    /// The header fields, without those in `left_out`.
     pub headers: Vec<(String, String)>,
-    /// The names of fields whose values may be secrets.
+    /// The names of the header fields that were left out because their values may be secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
     /// The body.
     pub body: RecordedBody,
     /// The answer.
     pub answer: RecordedAnswer,
-    /// How many calls since the line before were not recorded, because the reader was too slow.
+    /// How many calls were not recorded since the previous line, because the reader was too slow.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub missed: u64,
 }
@@ -72,7 +73,7 @@ pub struct RecordedCall {
 /// The answer to a call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RecordedAnswer {
-    /// The status of HTTP.
+    /// The HTTP status.
     pub status: u16,
     /// The header fields, without those whose values may be secrets.
     pub headers: Vec<(String, String)>,
@@ -98,7 +99,7 @@ pub enum RecordedBody {
 }
 
 impl RecordedBody {
-    /// The form for these bytes.
+    /// Returns the form in which these bytes are recorded.
     pub fn of(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::Text(text.to_owned()),
@@ -106,7 +107,7 @@ impl RecordedBody {
         }
     }
 
-    /// The bytes, or why they are not there.
+    /// Returns the bytes, or the reason why they are missing.
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
         match self {
             Self::Text(text) => Ok(text.clone().into_bytes()),

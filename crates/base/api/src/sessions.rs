@@ -1,5 +1,5 @@
-//! Sessions of browsers, which show the dashboard. A browser keeps a session in a cookie, because a
-//! page must not keep a token.
+//! Browser sessions for the dashboard. A browser keeps a session in a cookie, because a page must
+//! not keep a token.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 /// Where the node serves the dashboard.
 pub const DASHBOARD: &str = "/dashboard/";
 
-/// What begins a session: either a token or a code.
+/// What a browser sends to begin a session: either a token or a code.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionRequest {
@@ -26,14 +26,15 @@ pub struct SessionRequest {
 /// A session, without the secret in its cookie.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Session {
-    /// Whose rights it has: the name of a token, or a user of the node's machine.
+    /// The owner of the session's rights: the name of a token, or a user of the node's machine.
     pub name: String,
-    /// What it may do: `viewer`, `deployer` or `operator`.
+    /// The session's role: `viewer`, `deployer` or `operator`.
     pub role: String,
-    /// The namespace that it is for; absent for the whole node.
+    /// The namespace to which the session is restricted; absent if the session is for the whole
+    /// node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// What each request that is not GET or HEAD must carry as `Mote-Csrf`.
+    /// The value that every request other than GET and HEAD must carry as `Mote-Csrf`.
     pub csrf: String,
 }
 
@@ -44,14 +45,14 @@ pub struct SessionCode {
     pub url: String,
     /// The code.
     pub code: String,
-    /// From when on the code is not valid.
+    /// When the code expires.
     #[schema(value_type = String, format = DateTime)]
     pub expires_at: Timestamp,
 }
 
 impl Client {
-    /// Makes a code that begins one session with the rights of this client. Its address is the one
-    /// under which this client knows the node.
+    /// Makes a code that begins one session with the rights of this client. The URL in the answer
+    /// uses the address under which this client knows the node.
     pub async fn session_code(&self) -> Result<SessionCode, ClientError> {
         let mut made: SessionCode =
             self.send_json(hyper::Method::POST, paths::SESSION_CODE, &(), self.timeout).await?;

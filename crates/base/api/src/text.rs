@@ -3,8 +3,8 @@
 /// The width of lines for people, in columns.
 const COLUMNS: usize = 80;
 
-/// Replaces some characters by `?`: those that could control a terminal, begin a new line, or change
-/// the order in which text is shown. They are the control characters (C0 and C1) except the tab,
+/// Replaces by `?` the characters that could control a terminal, begin a new line, or change the
+/// order in which text is shown. These are the control characters (C0 and C1) except the tab,
 /// Unicode's line separators, and Unicode's bidirectional controls.
 pub fn harmless(text: &str) -> String {
     let steers = |c: char| {

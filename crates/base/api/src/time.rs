@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A point in time, in microseconds since 1970. Its text is `2026-01-31T12:00:00.000Z`, with six digits
-/// if the time lies between two milliseconds.
+/// A point in time, in microseconds since 1970. Its text is `2026-01-31T12:00:00.000Z`, with six
+/// digits after the point if the time is not a whole number of milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 

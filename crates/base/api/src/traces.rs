@@ -31,7 +31,7 @@ pub struct TraceSummary {
     pub started_at: Timestamp,
     /// From arrival to the head of the answer, in microseconds.
     pub duration_us: u64,
-    /// Whether it waited for the start of an instance.
+    /// Whether the call waited for an instance to start.
     pub cold: bool,
     /// The id of the call.
     pub invocation: String,
@@ -49,12 +49,13 @@ pub struct TraceList {
 pub struct Span {
     /// Its id: 16 hexadecimal digits.
     pub span: String,
-    /// The span that it belongs to, which need not be recorded here.
+    /// The parent span, which may not be recorded on this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// The function, or `queue`, `start`, `hand-over` or `run` for a part of its time.
+    /// The function's name for a call; `queue`, `start`, `hand-over` or `run` for a part of a
+    /// call's time.
     pub name: String,
-    /// `server` for a call, `internal` for a part of its time.
+    /// `server` for a call, `internal` for a part of a call's time.
     pub kind: String,
     /// The function that was called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +72,7 @@ pub struct Span {
     pub duration_us: u64,
     /// `ok` or `error`.
     pub status: String,
-    /// Facts about it.
+    /// Attributes of the span.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attributes: BTreeMap<String, String>,
 }

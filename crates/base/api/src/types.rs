@@ -3,12 +3,67 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::Timestamp;
 use crate::invocations::InvocationState;
 pub use crate::reach::{AcceptedSignatures, AcceptedTokens, OwnPort, Urls};
+
+/// A login at a registry of container images. `Debug` shows no secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RegistryLogin {
+    /// A name and a password, or a token in place of the password.
+    Password {
+        /// The name.
+        user: String,
+        /// The password.
+        password: String,
+    },
+    /// A token that the registry exchanges for short-lived ones.
+    IdentityToken(String),
+}
+
+impl RegistryLogin {
+    /// Returns the encoded form that the header field of a deploy carries.
+    pub fn encode(&self) -> String {
+        let json = serde_json::to_vec(self).unwrap_or_default();
+        base64::prelude::BASE64_STANDARD.encode(json)
+    }
+
+    /// Decodes the header field of a deploy.
+    pub fn decode(text: &[u8]) -> Option<Self> {
+        let json = base64::prelude::BASE64_STANDARD.decode(text).ok()?;
+        serde_json::from_slice(&json).ok()
+    }
+}
+
+impl RegistryLogin {
+    /// Reads a login in the form of `auths` in Docker's `config.json`: `USER:PASSWORD` in base64.
+    pub fn from_docker_auth(text: &str) -> Option<Self> {
+        let bytes = base64::prelude::BASE64_STANDARD.decode(text.trim()).ok()?;
+        let text = String::from_utf8(bytes).ok()?;
+        // Docker has ended the text with NUL bytes.
+        let (user, password) = text.trim_end_matches('\0').split_once(':')?;
+        let is_whole = !user.is_empty() && !password.is_empty();
+        is_whole.then(|| Self::Password { user: user.to_owned(), password: password.to_owned() })
+    }
+}
+
+impl std::fmt::Debug for RegistryLogin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RegistryLogin(..)")
+    }
+}
+
+/// The progress of a deploy that waits for a container image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeployProgress {
+    /// What the deploy is doing now, as text for people: `12 MiB of 80 MiB`.
+    pub detail: String,
+}
 
 /// A function as the node sees it now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -17,49 +72,54 @@ pub struct Function {
     pub name: String,
     /// `python`, `node`, `go`, `exec` or `server`.
     pub runtime: String,
-    /// The platform whose contract it follows; absent for `mote`'s own.
+    /// The platform whose contract the function follows; absent for `mote`'s own contract.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compat: Option<String>,
-    /// Which of that platform's contracts, where it was said.
+    /// Which of that platform's contracts the function follows, if the manifest says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// The container image that the function runs, with its digest; absent for a function that is
+    /// code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// The live revision: the one with the largest share of the traffic.
     pub revision: u64,
-    /// How its traffic goes: every revision that a share or tag reaches.
+    /// The split of its traffic: every revision that a share or tag reaches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traffic: Vec<TrafficShare>,
     /// What it does now.
     pub state: FunctionState,
-    /// Its instances that were ready once, oldest first.
+    /// Its instances that have been ready, oldest first.
     pub instances: Vec<Instance>,
-    /// Instances on their way.
+    /// Number of instances that are starting.
     #[serde(default)]
     pub starting: u32,
-    /// The last instances that are gone, oldest first, and why.
+    /// The instances that ended last, oldest first, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stops: Vec<Stop>,
-    /// Bounds set by hand, which hold until the next deploy.
+    /// Bounds set by hand, which apply until the next deploy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bounds: Option<ScaleBounds>,
-    /// What the autoscaler decided last; absent before the first invocation.
+    /// The autoscaler's last decision; absent before the first invocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
     /// Who may call it: `public`, `key`, `basic`, `jwt`, `mtls`, `webhook` or `local`.
     #[serde(default = "public")]
     pub access: String,
-    /// Whose tokens its callers send, with the mode `jwt`.
+    /// The tokens that callers must send, with the mode `jwt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<AcceptedTokens>,
-    /// The names of clients' certificates that it accepts, with the mode `mtls`; empty for every name.
+    /// The names in client certificates that the function accepts, with the mode `mtls`; empty for
+    /// every name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub certificate_names: Vec<String>,
     /// The signed requests that it accepts, with the mode `webhook`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<AcceptedSignatures>,
-    /// Names of the secrets it reads, as files or variables.
+    /// Names of the secrets that the function reads, as files or variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
-    /// The schedules by which it runs.
+    /// The schedules on which the function runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedules: Vec<Schedule>,
     /// Where it can be called.
@@ -72,27 +132,27 @@ pub struct Function {
     /// When its first revision was deployed.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// Invocations since the node started.
+    /// Counters of its invocations since the node started.
     pub requests: Requests,
-    /// The last failure, where there was one.
+    /// The last failure, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
-    /// What its owner could change in its manifest, the most urgent first.
+    /// Changes that the owner could make in the manifest, the most urgent first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub advice: Vec<Advice>,
 }
 
-/// A change of a function's manifest, and what the node has seen that speaks for it.
+/// A suggested change of a function's manifest, with the observation that supports the change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Advice {
     /// `memory-low`, `memory-high`, `cpu-low`, `queue-full`, `idle-short`, `min-zero`, `min-unused` or
     /// `start-cold`.
     pub code: String,
-    /// What was seen, and over how long.
+    /// What the node observed, and over which period.
     pub text: String,
     /// The section of `mote.toml`.
     pub section: String,
-    /// The line for this section.
+    /// The line to put into this section.
     pub change: String,
 }
 
@@ -108,27 +168,28 @@ pub struct Schedule {
     pub function: String,
     /// The cron expression, or `every 10s`.
     pub expression: String,
-    /// The zone of a cron expression.
+    /// The time zone of a cron expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// The interval in milliseconds, if it has one.
+    /// The interval in milliseconds, if the schedule has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every_ms: Option<u64>,
     /// `skip`, `run-once` or `run-all`.
     pub missed: String,
-    /// Each run is delayed by a constant below this, in milliseconds.
+    /// The upper limit of the constant delay of each run, in milliseconds.
     #[serde(default)]
     pub jitter_ms: u64,
     /// `skip`, `queue` or `allow`.
     pub overlap: String,
-    /// When it runs next, jitter included.
+    /// When the schedule runs next, including jitter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, format = DateTime)]
     pub next: Option<Timestamp>,
-    /// Its last run since the node started.
+    /// The last run since the node started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<ScheduleRun>,
-    /// Times since the node started that were left out, because the run before had not ended.
+    /// Scheduled times since the node started that were left out, because the previous run had not
+    /// ended.
     #[serde(default)]
     pub left_out: u64,
 }
@@ -139,7 +200,7 @@ pub struct ScheduleRun {
     /// When it was due, without jitter.
     #[schema(value_type = String, format = DateTime)]
     pub due: Timestamp,
-    /// What became of it.
+    /// The outcome of the run.
     pub outcome: ScheduleOutcome,
     /// The id of the invocation, if it was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -147,24 +208,24 @@ pub struct ScheduleRun {
     /// The state of that invocation, in a list of schedules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<InvocationState>,
-    /// Why it was not accepted.
+    /// Why the run was not accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// What became of a run that was due.
+/// The outcome of a run that was due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScheduleOutcome {
-    /// The node has accepted it: it runs, waits or has ended.
+    /// The node has accepted the run, which is running, is waiting or has ended.
     Accepted,
-    /// It was left out, because the run before had not ended.
+    /// The run was left out, because the previous run had not ended.
     LeftOut,
-    /// It could not be accepted.
+    /// The run could not be accepted.
     Failed,
 }
 
-/// Schedules in the order of their functions.
+/// Schedules, sorted by function.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScheduleList {
     /// The schedules.
@@ -175,9 +236,9 @@ pub struct ScheduleList {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FunctionState {
-    /// No instance; the next invocation starts one.
+    /// The function has no instance; the next invocation starts one.
     Idle,
-    /// An instance is starting, none is ready.
+    /// An instance is starting, and none is ready.
     Starting,
     /// At least one instance is ready.
     Ready,
@@ -200,50 +261,50 @@ impl FunctionState {
 /// One running copy of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Instance {
-    /// Its id, unique on the node until restart.
+    /// Its id, which is unique on the node until the node restarts.
     pub id: String,
     /// Its revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
     /// `starting`, `ready`, `draining`, `stopped` or `failed`.
     pub state: String,
-    /// Process id of its first process on the host.
+    /// Process id, on the host, of the instance's first process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// Memory it uses now, in bytes, where it can be measured.
+    /// Memory that the instance uses now, in bytes, if it can be measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// When it was started.
     #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,
-    /// Why it was started: a stable word such as `first-invocation`.
+    /// Why the instance was started: a stable word such as `first-invocation`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// The same in a sentence.
+    /// The same reason in a sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason_text: String,
-    /// Invocations it holds.
+    /// Invocations that the instance is running.
     #[serde(default)]
     pub in_flight: u64,
-    /// Invocations it ended.
+    /// Invocations that the instance has finished.
     #[serde(default)]
     pub served: u64,
 }
 
-/// An instance that is gone.
+/// An instance that has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Stop {
     /// Its id.
     pub id: String,
-    /// The revision it ran.
+    /// The revision that the instance ran.
     pub revision: u64,
-    /// When it was gone.
+    /// When the instance ended.
     #[schema(value_type = String, format = DateTime)]
     pub time: Timestamp,
-    /// Why: a stable word such as `idle`, `evicted`, `scale`, `redeploy`, `deadline`, `memory` or
-    /// `crash`; `start` for one that never was ready.
+    /// The reason: a stable word such as `idle`, `evicted`, `scale`, `redeploy`, `deadline`,
+    /// `memory` or `crash`; `start` for an instance that was never ready.
     pub reason: String,
-    /// More of it, where there is more to say.
+    /// Further details of the reason, if there are any.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason_text: String,
 }
@@ -253,7 +314,7 @@ pub struct Stop {
 pub struct Secret {
     /// Its name.
     pub name: String,
-    /// Functions whose live revisions read it, by name.
+    /// The functions whose live revisions read the secret, sorted by name.
     #[serde(default)]
     pub functions: Vec<String>,
 }
@@ -261,26 +322,26 @@ pub struct Secret {
 /// The secrets of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SecretList {
-    /// By name.
+    /// The secrets, sorted by name.
     pub secrets: Vec<Secret>,
 }
 
-/// Bounds of a function's instances in place of the manifest's.
+/// Bounds of a function's instances that replace those in the manifest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScaleBounds {
-    /// Instances at least.
+    /// Minimum number of instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<u32>,
-    /// Instances at most.
+    /// Maximum number of instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
 }
 
-/// What to do with a function's instances by hand. At least one field must say something.
+/// A change of a function's instances by hand. At least one field must be set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScaleRequest {
-    /// Starts instances up to this number, or stops idle ones down to it, now; the autoscaler goes
-    /// on from there.
+    /// Starts instances up to this number, or stops idle ones down to it, now. The autoscaler
+    /// continues from this number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instances: Option<u32>,
     /// Minimum number of instances, until the next deploy.
@@ -289,23 +350,23 @@ pub struct ScaleRequest {
     /// Maximum number of instances, until the next deploy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
-    /// Forgets bounds set before; those of the manifest hold again.
+    /// Removes bounds that were set before, so that the manifest's bounds apply again.
     #[serde(default)]
     pub reset: bool,
 }
 
-/// What became of it.
+/// The result of changing instances by hand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScaleResult {
     /// The function.
     pub function: String,
-    /// Instances ready.
+    /// Number of ready instances.
     pub ready: u32,
-    /// Instances on their way.
+    /// Number of instances that are starting.
     pub starting: u32,
-    /// Idle instances told to exit.
+    /// Number of idle instances that were asked to exit.
     pub stopped: u32,
-    /// Bounds that hold now in place of the manifest's.
+    /// The bounds that now apply in place of the manifest's.
     pub bounds: ScaleBounds,
     /// What was not done, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -315,40 +376,40 @@ pub struct ScaleResult {
 /// How many instances there should be, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Scaling {
-    /// Instances wanted, within `instances_min` and `instances_max`.
+    /// The number of instances to have, within `instances_min` and `instances_max`.
     pub desired: u32,
-    /// Instances the rule alone would want.
+    /// The number of instances that the scaling rule asks for without these bounds.
     pub wished: u32,
     /// A stable word such as `offered-load`.
     pub reason: String,
-    /// The same in a sentence.
+    /// The same reason in a sentence.
     pub reason_text: String,
 }
 
 /// An MQTT trigger of a function.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MqttStatus {
-    /// Its topic filter.
+    /// The topic filter.
     pub filter: String,
-    /// Its broker.
+    /// The broker.
     pub broker: String,
-    /// The name under which the broker knows it.
+    /// The client id with which the trigger connects to the broker.
     pub client_id: String,
-    /// `connecting`, `subscribed` or `failing`; a failing trigger tries again by itself.
+    /// `connecting`, `subscribed` or `failing`; a failing trigger tries again automatically.
     pub state: String,
-    /// Why it is failing: a code, see `mote explain`.
+    /// The code of the failure, see `mote explain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// The same in a sentence.
+    /// The same failure in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Messages that arrived since the node started, those that arrived again included.
+    /// Messages that arrived since the node started, including those that arrived again.
     pub received: u64,
-    /// Messages whose function answered, or that were stored.
+    /// Messages that the function answered, or that were stored.
     pub done: u64,
     /// Messages that were given up.
     pub given_up: u64,
-    /// Messages that run or wait now.
+    /// Messages that are running or waiting now.
     pub running: u64,
 }
 
@@ -357,11 +418,11 @@ pub struct MqttStatus {
 pub struct Limits {
     /// Memory of one instance in bytes.
     pub memory_bytes: u64,
-    /// Memory of each of its processes in bytes, if this machine can limit nothing else; absent if the
-    /// instance as a whole is limited.
+    /// Memory of each process of an instance in bytes, if this machine can limit only single
+    /// processes; absent if the instance as a whole is limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_memory_bytes: Option<u64>,
-    /// CPU of one instance in thousandths of a core; absent is no cap.
+    /// CPU of one instance in thousandths of a core; absent for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_millis: Option<u32>,
     /// Processes and threads of one instance.
@@ -370,19 +431,19 @@ pub struct Limits {
     pub timeout_ms: u64,
     /// How long a start may take, in milliseconds.
     pub init_timeout_ms: u64,
-    /// Invocations at once in one instance; absent lets the runtime choose.
+    /// Invocations that run at once in one instance; absent if the runtime chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
     /// Largest request body in bytes.
     pub body_bytes: u64,
     /// Private writable space of one instance in bytes.
     pub disk_bytes: u64,
-    /// Instances kept at least.
+    /// Minimum number of instances.
     pub instances_min: u32,
-    /// Instances at most; absent is the number of cores.
+    /// Maximum number of instances; absent for the number of cores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instances_max: Option<u32>,
-    /// Milliseconds an instance stays after its last invocation at most.
+    /// How long an instance stays at most after its last invocation, in milliseconds.
     pub idle_timeout_ms: u64,
     /// Invocations that may wait.
     pub queue: u32,
@@ -396,28 +457,29 @@ pub struct Limits {
     /// `late-binding`, `round-robin`, `random` or `least-connections`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub balance: String,
-    /// Calls from outside that it accepts of all callers together; absent is no limit.
+    /// Calls from outside that the function accepts, from all callers together; absent for no
+    /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// Those that it accepts of each caller; absent is no limit.
+    /// Calls from outside that the function accepts from each caller; absent for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caller_rate: Option<Rate>,
-    /// Calls from outside that may be accepted and unfinished at once; absent is no limit.
+    /// Calls from outside that may be accepted and unfinished at once; absent for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls_at_once: Option<u32>,
-    /// Those of each caller; absent is no limit.
+    /// The same limit for each caller; absent for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caller_calls_at_once: Option<u32>,
 }
 
-/// Calls in a time.
+/// A limit on the number of calls per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Rate {
-    /// Calls in `period_ms`, evenly.
+    /// Calls per `period_ms`, spread evenly.
     pub calls: u32,
-    /// Milliseconds.
+    /// The period in milliseconds.
     pub period_ms: u64,
-    /// Calls that may come at once after a pause.
+    /// Calls that may arrive at once after a pause.
     pub burst: u32,
 }
 
@@ -426,7 +488,7 @@ pub struct Rate {
 pub struct Requests {
     /// Invocations that ended.
     pub total: u64,
-    /// Of these, those that ended with a fault.
+    /// The invocations of `total` that ended with a fault.
     pub failed: u64,
     /// Invocations running now.
     pub running: u64,
@@ -437,14 +499,14 @@ pub struct Requests {
     /// Instances that became ready.
     #[serde(default)]
     pub starts: u64,
-    /// How many seconds their starts took in all. The policy `auto` weighs a start against the memory
-    /// of an instance that waits.
+    /// The total duration of these starts in seconds. The policy `auto` compares the cost of a
+    /// start with the memory of a waiting instance.
     #[serde(default)]
     pub starts_s: f64,
     /// Median time from arrival to answer in milliseconds, over the recent past.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50_ms: Option<f64>,
-    /// 99th percentile of the same.
+    /// 99th percentile of the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_ms: Option<f64>,
 }
@@ -452,53 +514,55 @@ pub struct Requests {
 /// The last failure of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LastError {
-    /// When.
+    /// When it happened.
     #[schema(value_type = String, format = DateTime)]
     pub time: Timestamp,
-    /// Its code, see `mote explain`.
+    /// The error code, see `mote explain`.
     pub code: String,
-    /// Its text, the function's own words included.
+    /// The error text, including the function's own words.
     pub message: String,
-    /// The invocation it ended.
+    /// The invocation that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invocation: Option<String>,
 }
 
-/// All functions, by name.
+/// All functions, sorted by name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionList {
     /// The functions.
     pub functions: Vec<Function>,
 }
 
-/// What a deploy did.
+/// The result of a deploy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeployResult {
     /// The function.
     pub function: String,
-    /// Its new revision, or with `dry_run` the one it would get; the live one if it is unchanged.
+    /// The new revision, or with `dry_run` the number that it would get; the live revision if
+    /// nothing was changed.
     pub revision: u64,
     /// The revision that was live before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<u64>,
-    /// How traffic goes now; empty from a dry run.
+    /// The current traffic split; empty for a dry run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traffic: Vec<TrafficShare>,
-    /// Who may call it: `public`, `key`, `basic`, `jwt`, `mtls`, `webhook` or `local`.
+    /// Who may call the function: `public`, `key`, `basic`, `jwt`, `mtls`, `webhook` or `local`.
     #[serde(default = "public")]
     pub access: String,
-    /// Whether nothing was done, because the function has a revision like this one (`if_changed`).
+    /// Whether nothing was done, because the function already has a revision like this one
+    /// (`if_changed`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unchanged: bool,
-    /// Whether it was asked to take no traffic by share.
+    /// Whether the deploy asked for a revision without a share of the traffic.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held_back: bool,
-    /// What was done, in order.
+    /// The steps of the deploy, in order.
     pub steps: Vec<DeployStep>,
-    /// What was changed or ignored and should be known.
+    /// What was changed or ignored and the user should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Where it can be called.
+    /// Where the function can be called.
     pub urls: Urls,
 }
 
@@ -507,58 +571,58 @@ pub struct DeployResult {
 pub struct DeployStep {
     /// `unpack`, `packages`, `start`, `check`, `store`.
     pub name: String,
-    /// What came out, in a few words.
+    /// The result, in a few words.
     pub detail: String,
-    /// How long it took, in milliseconds.
+    /// How long the step took, in milliseconds.
     pub ms: u64,
 }
 
-/// A revision's part of a function's traffic.
+/// A revision's share of a function's traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TrafficShare {
     /// The revision.
     pub revision: u64,
-    /// Percent of the invocations.
+    /// Percentage of the invocations.
     pub percent: u32,
     /// Its tag: `NAME@TAG` reaches exactly this revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
 }
 
-/// A wish to change one revision's part.
+/// A change of one revision's share or tag.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TrafficEdit {
     /// The revision.
     pub revision: u64,
-    /// Its new share in percent; absent leaves it.
+    /// The revision's new share in percent; absent to keep the share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u32>,
-    /// Its new tag, which leaves the revision that had it; empty takes its tag away, absent
-    /// leaves it.
+    /// The revision's new tag, which is taken from the revision that had it. Empty removes the tag;
+    /// absent keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
 }
 
-/// How traffic should go. Once an edit gives a share, revisions that are not named lose theirs;
-/// the shares must then add up to 100. Tags stay until they are taken away.
+/// A change of the traffic split. If an edit sets a share, revisions that are not named lose their
+/// shares, and the shares must add up to 100. Tags stay until they are removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TrafficRequest {
     /// The edits.
     pub shares: Vec<TrafficEdit>,
 }
 
-/// How traffic goes after it was moved.
+/// The traffic split after a change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TrafficResult {
     /// The function.
     pub function: String,
     /// The revision with the largest share.
     pub revision: u64,
-    /// The one that had it before.
+    /// The revision that had the largest share before.
     pub previous: u64,
     /// Every revision that a share or tag reaches, in ascending order.
     pub traffic: Vec<TrafficShare>,
-    /// What was done, in order.
+    /// The steps of the change, in order.
     pub steps: Vec<DeployStep>,
 }
 
@@ -567,9 +631,10 @@ pub struct TrafficResult {
 pub struct RevisionInfo {
     /// Its number.
     pub revision: u64,
-    /// `live` (takes traffic by share), `retired` (took some once) or `added` (never did).
+    /// `live` (receives a share of the traffic), `retired` (received one in the past) or `added`
+    /// (never received one).
     pub state: String,
-    /// Percent of the invocations.
+    /// Percentage of the invocations.
     pub percent: u32,
     /// Its tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -577,10 +642,13 @@ pub struct RevisionInfo {
     /// When it was deployed.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// Milliseconds since then, by the node's clock.
+    /// How long ago that was, in milliseconds by the node's clock.
     pub age_ms: u64,
     /// SHA-256 of its code.
     pub code: String,
+    /// The container image that it runs, with its digest; absent for a function of code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
 }
 
 /// The stored revisions of a function, newest first.
@@ -592,15 +660,15 @@ pub struct RevisionList {
     pub revisions: Vec<RevisionInfo>,
 }
 
-/// An invocation through the management API. On the wire the body is the request's body, the
-/// headers are its headers, and method and path travel as `Mote-Method` and `Mote-Path`.
+/// An invocation through the management API. On the wire, body and headers are those of the HTTP
+/// request; method and path are sent as `Mote-Method` and `Mote-Path`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InvokeRequest {
-    /// The method the function sees.
+    /// The method that the function receives.
     pub method: String,
     /// Path and query that the function receives, beginning with `/`.
     pub path: String,
-    /// Headers the function sees, in order.
+    /// Headers that the function receives, in order.
     pub headers: Vec<(String, String)>,
     /// The body.
     #[schema(value_type = String, format = Binary)]
@@ -620,12 +688,12 @@ pub struct InvokeAnswer {
     /// The id of the invocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invocation: Option<String>,
-    /// The error code when `mote` and not the function made the answer.
+    /// The error code, if `mote` and not the function made the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }
 
-/// Where a log line came from.
+/// The source of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogStream {
@@ -635,7 +703,7 @@ pub enum LogStream {
     Stderr,
     /// The function's logging calls.
     Log,
-    /// What `mote` has to say about the function.
+    /// Messages from `mote` about the function.
     Platform,
 }
 
@@ -654,27 +722,27 @@ impl LogStream {
 /// One log line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LogLine {
-    /// When.
+    /// The time of the line.
     #[schema(value_type = String, format = DateTime)]
     pub time: Timestamp,
     /// `debug`, `info`, `warn` or `error`.
     pub level: String,
-    /// The text, one line.
+    /// The text of the line.
     pub message: String,
     /// The function.
     pub function: String,
     /// Its revision.
     pub revision: u64,
-    /// The instance, where one spoke.
+    /// The instance that wrote the line, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// The invocation, where it is known.
+    /// The invocation, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invocation: Option<String>,
-    /// Where it came from.
+    /// The source of the line.
     pub stream: LogStream,
     /// Its position in the function's log since the node started, counted from 1; 0 for a line that
-    /// is not in the log, for instance about lines that were skipped.
+    /// is not in the log, such as a notice about skipped lines.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sequence: u64,
 }
@@ -684,13 +752,13 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Result of one check.
+/// The result of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckState {
-    /// As it should be.
+    /// Works as it should.
     Ok,
-    /// Works, with something less.
+    /// Works, but with limitations.
     Warn,
     /// Does not work.
     Fail,
@@ -701,11 +769,11 @@ pub enum CheckState {
 pub struct Check {
     /// What was checked.
     pub name: String,
-    /// How it came out.
+    /// The result of the check.
     pub state: CheckState,
     /// What was found.
     pub detail: String,
-    /// What helps, where something is missing.
+    /// What to do, if something is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
@@ -715,10 +783,10 @@ pub struct Check {
 pub struct DoctorReport {
     /// The checks, in a fixed order.
     pub checks: Vec<Check>,
-    /// What other machines reach: listeners, then functions. Empty if they reach nothing.
+    /// What other machines can reach: listeners, then functions. Empty if they can reach nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reach: Vec<Reach>,
-    /// The functions of a node of which other machines reach nothing, and who may call them.
+    /// If other machines can reach nothing on the node: its functions, and who may call them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<Reach>,
 }
@@ -731,59 +799,59 @@ pub struct Reach {
     /// The address at which a listener listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Who may use it, in words.
+    /// Who may use it, as a sentence.
     pub who: String,
 }
 
-/// What a node is and does.
+/// The node's properties and current state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeStatus {
     /// Version of `mote`.
     pub version: String,
     /// Process id.
     pub pid: u32,
-    /// Milliseconds since it started.
+    /// Milliseconds since the process started.
     pub uptime_ms: u64,
-    /// Address of the HTTP front, when it is on.
+    /// Address of the HTTP front, if it is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<String>,
-    /// Address of the CoAP front, when it is on.
+    /// Address of the CoAP front, if it is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coap: Option<String>,
     /// Whether the fronts listen beyond this machine.
     pub lan: bool,
-    /// Where it keeps its data.
+    /// The folder in which the node keeps its data.
     pub data_dir: String,
-    /// How many functions it has.
+    /// Number of functions.
     pub functions: u64,
-    /// How many instances run.
+    /// Number of running instances.
     pub instances: u64,
     /// Resident memory of the node process in bytes.
     pub memory_bytes: u64,
-    /// What the node gives to instances, and what is taken of it.
+    /// What the node can give to instances, and how much of that is taken.
     #[serde(default)]
     pub budget: NodeBudget,
-    /// What should be known about its isolation and durability, in words.
+    /// What users should know about the node's isolation and durability, as text.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub notes: BTreeMap<String, String>,
 }
 
-/// What a node gives to instances in all. Memory is counted by limits, in bytes.
+/// What a node can give to all its instances. Memory is counted by limits, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeBudget {
-    /// Memory there is.
+    /// Memory for instances.
     pub memory_bytes: u64,
-    /// Taken by instances that are not gone, those that start among them.
+    /// Memory taken by instances that have not ended, including those that are starting.
     pub taken_bytes: u64,
-    /// The most that was ever taken since the node started.
+    /// The largest amount of memory that was taken since the node started.
     pub peak_bytes: u64,
-    /// The part of what is taken that idle instances are giving back.
+    /// The part of the taken memory that idle instances are giving back.
     pub leaving_bytes: u64,
-    /// Promised to starts that wait for that part.
+    /// Memory promised to starts that wait for that part.
     pub promised_bytes: u64,
-    /// Instances starting.
+    /// Number of starting instances.
     pub starting: u32,
-    /// How many may start at once.
+    /// How many instances may start at once.
     pub starts_max: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What a page asks for again and again: short forms of functions, and counts of durations.
+//! Data that a page requests repeatedly: functions in a short form, and counts of durations.
 
 use std::collections::BTreeMap;
 
@@ -16,40 +16,40 @@ pub struct FunctionSummary {
     pub runtime: String,
     /// The live revision.
     pub revision: u64,
-    /// What it does now.
+    /// Whether the function can answer.
     pub state: FunctionState,
-    /// How many instances it has that were ready once.
+    /// Number of its instances that have been ready.
     pub instances: u64,
-    /// Instances on their way.
+    /// Number of instances that are starting.
     pub starting: u32,
     /// Who may call it.
     pub access: String,
-    /// Invocations since the node started.
+    /// Counters of its invocations since the node started.
     pub requests: Requests,
-    /// The last failure, where there was one.
+    /// The last failure, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
 }
 
-/// All functions in the short form, by name.
+/// All functions in the short form, sorted by name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionSummaries {
     /// The functions.
     pub functions: Vec<FunctionSummary>,
 }
 
-/// How long things of a function took, counted since the node started. Each list has one count for
-/// each bound, of what took at most that long and longer than the bound before, and a last one of
-/// what took longer than every bound.
+/// How long the phases of a function's invocations and starts took, counted since the node started.
+/// Each list has one count for each bound: the number of durations up to this bound and above the
+/// previous bound. The last count of a list is for durations above every bound.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Durations {
     /// The bounds in microseconds.
     pub bounds_us: Vec<u64>,
-    /// Arrival to the head of the answer, by trigger. Triggers without an answer are absent.
+    /// From arrival to the head of the answer, by trigger. Triggers without an answer are absent.
     pub request: BTreeMap<String, Vec<u64>>,
-    /// Waiting for a free worker, start of an instance included.
+    /// Waiting for a free worker, including the start of an instance.
     pub queue: Vec<u64>,
-    /// Start of an instance, until it is ready.
+    /// The start of an instance, until it is ready.
     pub start: Vec<u64>,
     /// Inside the function.
     pub run: Vec<u64>,
@@ -60,7 +60,7 @@ pub struct Durations {
 /// The sums of [`Durations`], in microseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DurationSums {
-    /// Arrival to the head of the answer, by trigger.
+    /// From arrival to the head of the answer, by trigger.
     pub request: BTreeMap<String, u64>,
     /// Waiting for a free worker.
     pub queue: u64,

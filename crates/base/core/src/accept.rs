@@ -1,7 +1,7 @@
 //! Accepting an invocation that runs later, after its caller has been answered.
 //!
-//! The parts of a node that accept such invocations (fronts, schedules, MQTT triggers, other
-//! functions) know only [`Accept`]. The journal implements it.
+//! The sources of such invocations (fronts, schedules, MQTT triggers, other functions) know only
+//! [`Accept`]. The journal implements it.
 
 use std::pin::Pin;
 
@@ -76,7 +76,7 @@ pub struct Accepted {
     pub is_new: bool,
 }
 
-/// Why an invocation was not accepted. Nothing of the invocation is kept.
+/// Why an invocation was not accepted. No part of the invocation is kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcceptError {
     /// The journal already holds as many invocations, or bytes, as its limits allow. The caller may
@@ -89,9 +89,9 @@ pub enum AcceptError {
     /// The disk failed to store the invocation.
     #[error("the journal cannot write: {0}")]
     Disk(String),
-    /// Accepted invocations are also kept outside this machine, and that place did not confirm this
-    /// one, for the reason given. The invocation was not accepted, unless only the confirmation was
-    /// lost in transit.
+    /// Accepted invocations are also stored outside this machine, and that store did not confirm
+    /// this one, for the reason given. The invocation was not accepted, unless only the
+    /// confirmation was lost in transit.
     #[error("it is not known to be accepted: {0}")]
     Away(String),
     /// Another node accepts and runs the invocations of this node.
@@ -105,8 +105,8 @@ pub enum AcceptError {
     Invalid(String),
 }
 
-/// Whether a header field with this name (in lower case) says how an accepted invocation is to be
-/// run later.
+/// Whether a header field with this name (in lower case) controls how an accepted invocation runs
+/// later.
 pub fn is_wish(name: &[u8]) -> bool {
     matches!(name, b"prefer" | b"idempotency-key" | b"mote-order-key" | b"mote-after" | b"mote-at")
 }

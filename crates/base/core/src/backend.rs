@@ -18,6 +18,9 @@ pub enum Launch {
     Shim {
         /// Program and arguments.
         argv: Vec<String>,
+        /// Whether the program can copy itself. If descriptor 3 is a socket for messages, it waits
+        /// for orders there, and each order makes a copy that is the program of one instance.
+        forks: bool,
     },
     /// The function's own program, which speaks the worker protocol on file descriptor 3. It is
     /// never prewarmed, because each function has a different program.
@@ -28,7 +31,7 @@ pub enum Launch {
     /// The backend's own init speaks the worker protocol. It runs `argv` once per invocation, with
     /// the body on stdin and the answer on stdout.
     PerInvocation {
-        /// Program and arguments. A relative program is looked up from the code folder.
+        /// Program and arguments. The path of a program may be relative to the code folder.
         argv: Vec<String>,
     },
     /// An HTTP/1.1 server that listens on `$PORT` of the sandbox's loopback interface.
@@ -53,6 +56,19 @@ pub struct InstanceLimits {
     pub disk_bytes: u64,
 }
 
+/// The files of a container image, and how its programs run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageRoot {
+    /// Folders on the host in the form that overlayfs reads, from the bottom to the top.
+    pub layers: Vec<PathBuf>,
+    /// `USER` or `USER:GROUP`, each a name or a number. Empty means root.
+    pub user: String,
+    /// The working folder inside. It is made if the image lacks it.
+    pub work_dir: PathBuf,
+    /// The number of the signal that asks a server to end; `None` for SIGTERM.
+    pub stop_signal: Option<i32>,
+}
+
 /// A request for one instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceRequest {
@@ -60,9 +76,12 @@ pub struct InstanceRequest {
     pub instance: u64,
     /// Function and revision, for instance `thermo-3`. Names of cgroups and log lines contain it.
     pub label: String,
-    /// Host folder of the code, read-only at `/function` inside.
+    /// The code's folder on the host. Inside, it is read-only at `/function`. An image does not see
+    /// it.
     pub code_dir: PathBuf,
-    /// Host folder of installed packages, read-only at `/packages` inside.
+    /// The container image whose files are the root. Without one, programs see those of the host.
+    pub image: Option<ImageRoot>,
+    /// The folder of installed packages on the host. Inside, it is read-only at `/packages`.
     pub packages_dir: Option<PathBuf>,
     /// The program to launch.
     pub launch: Launch,
@@ -70,9 +89,9 @@ pub struct InstanceRequest {
     pub env: Vec<(String, String)>,
     /// The limits of the instance.
     pub limits: InstanceLimits,
-    /// Whether `/proc/meminfo` shows the program its memory limit. This must be false for V8, which
-    /// would otherwise size its heap to a part of that value, although the limit itself should
-    /// decide.
+    /// Whether `/proc/meminfo` shows the program its memory limit. This must be false for V8: V8
+    /// would limit its heap to a part of that value, although only the memory limit itself should
+    /// bound the heap.
     pub shows_memory: bool,
     /// Whether the instance may write to its code. If so, it gets its own copy of the code, unless
     /// the copy would use more than half of the disk.
@@ -90,16 +109,19 @@ pub struct InstanceRequest {
 }
 
 impl InstanceRequest {
-    /// Whether a program that was started for this request can serve `other`. It must be the same
-    /// program, and the settings that cannot be changed after the start must be equal.
+    /// Whether a program that was started for this request can serve `other`. Both requests must
+    /// name the same program, and their settings that cannot be changed after the start must be
+    /// equal.
     pub fn suits(&self, other: &InstanceRequest) -> bool {
         let same_program = match (&self.launch, &other.launch) {
-            (Launch::Shim { argv }, Launch::Shim { argv: asked }) => argv == asked,
-            // Every per-invocation program suits, because the program receives its command later.
+            (Launch::Shim { argv, .. }, Launch::Shim { argv: asked, .. }) => argv == asked,
+            // Any two per-invocation programs match, because a program receives its command later.
             (Launch::PerInvocation { .. }, Launch::PerInvocation { .. }) => true,
             _ => false,
         };
         same_program
+            && self.image.is_none()
+            && other.image.is_none()
             && self.env == other.env
             && self.limits.pids == other.limits.pids
             && self.limits.disk_bytes == other.limits.disk_bytes
@@ -130,7 +152,7 @@ pub struct Prewarmed {
 pub enum ServerOrder {
     /// Open a connection to the server's port. The answer is a descriptor or an errno.
     Connect = 1,
-    /// Send SIGTERM to the server. There is no answer.
+    /// Send SIGTERM, or the stop signal of its image, to the server. There is no answer.
     Terminate = 2,
 }
 
@@ -163,7 +185,7 @@ pub struct Peaks {
     pub memory_bytes: u64,
     /// CPU time in nanoseconds.
     pub cpu_ns: u64,
-    /// For how long the CPU limit held it back, in nanoseconds.
+    /// How long the CPU limit held the instance back, in nanoseconds.
     pub held_back_ns: u64,
 }
 
@@ -173,16 +195,15 @@ pub struct Started {
     /// connected, non-blocking stream socket.
     ///
     /// For servers: a sequenced-packet socket. Each byte that the engine sends on it is a
-    /// [`ServerOrder`]. The answer to an order for a connection is one message: either it carries
-    /// the connection's descriptor, or it carries no descriptor but an errno (u32), which means
-    /// "not yet".
+    /// [`ServerOrder`]. The answer to an order for a connection is one message. It carries either
+    /// the connection's descriptor, or an errno (u32) without a descriptor, which means "not yet".
     pub channel: OwnedFd,
     /// Read end of the instance's stdout and stderr, line by line, non-blocking.
     pub output: OwnedFd,
     /// The listening TCP sockets inside the sandbox, one for each requested egress, in the same
     /// order.
     pub egress: Vec<OwnedFd>,
-    /// A channel that opens connections to the debug port of the request, in the form of a server's
+    /// A channel that opens connections to the request's debug port. It works like a server's
     /// `channel`.
     pub debugger: Option<OwnedFd>,
     /// Controls the running instance.
@@ -212,6 +233,11 @@ pub trait InstanceControl: Send + Sync {
     }
     /// The process id of the instance's first process on the host, for people who inspect it there.
     fn pid(&self) -> Option<u32>;
+    /// The process id, on the host, of the program that the first process has started; `None` where
+    /// that cannot be found out. Reads one small file.
+    fn program(&self) -> Option<u32> {
+        None
+    }
     /// The resources that the instance uses now; `None` if the machine cannot measure them. May
     /// read a few small files.
     fn usage(&self) -> Option<Usage>;

@@ -3,9 +3,9 @@
 //! The node reads every Base64 text by the same rules, which are those of the platforms whose
 //! clients write it. The letters are `A`–`Z`, `a`–`z`, `0`–`9`, `+` and `/`. The padding at the end
 //! may be complete, too short or absent. Spaces, tabs and line ends are skipped anywhere, because
-//! command-line tools wrap long lines. If the last letter has bits that belong to no byte, they are
-//! ignored. Any other letter, padding before the end, more padding than the last group needs, and a
-//! last group of a single letter are refused.
+//! command-line tools wrap long lines. If the last letter has bits that belong to no byte, those
+//! bits are ignored. Any other letter, padding before the end, more padding than the last group
+//! needs, and a last group of a single letter are refused.
 
 use std::borrow::Cow;
 

@@ -22,7 +22,8 @@ pub enum BodyError {
     WorkerFailed,
 }
 
-/// A body that arrives in chunks. Dropping it tells the sender that nothing will read the rest.
+/// A body that arrives in chunks. Dropping the body tells the sender that nobody will read the
+/// rest.
 pub trait BodySource: Send {
     /// The next chunk; `None` at the end. A chunk is never empty. Only one task polls at a time,
     /// and it must not poll again after `None` or an error. Must not block.

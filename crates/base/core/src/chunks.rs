@@ -6,9 +6,9 @@ use bytes::{Bytes, BytesMut};
 
 use crate::wire::CHUNK_BYTES_MAX;
 
-/// When the reader is behind, pieces shorter than this are copied together. A piece is a slice of
-/// the buffer that was read from a socket, so a single byte would keep a whole buffer in memory.
-/// Each piece also needs an entry in the queue.
+/// When the reader is behind, pieces shorter than this are copied together. A piece is a slice of a
+/// buffer that was filled from a socket, so a piece of a single byte would keep the whole buffer in
+/// memory. Each piece also needs an entry in the queue.
 const COPY_BELOW_BYTES: usize = CHUNK_BYTES_MAX / 2;
 
 /// The pieces, in their order.

@@ -1,7 +1,7 @@
 //! Decides which addresses a name may lead to.
 //!
-//! A name is foreign data: its owner can make it resolve to the node itself, or to a host on the
-//! node's link (cloud metadata). The node therefore checks the address to which a name resolves. If
+//! A name is foreign data: the owner of a name can make it resolve to the node itself, or to a host
+//! on the node's link (cloud metadata). So the node checks the address to which a name resolves. If
 //! an IPv6 address carries an IPv4 address inside, the IPv4 address is checked too, because packets
 //! may be delivered there.
 
@@ -50,7 +50,7 @@ const PRIVATE: [(IpAddr, u8); 6] = [
 
 impl Networks {
     /// Parses a comma-separated list of networks such as `10.0.0.0/8`, single addresses, and the
-    /// word `private`. An error is the entry that is none of these.
+    /// word `private`. An error contains the first entry that is none of these.
     pub fn parse(text: &str) -> Result<Self, &str> {
         let mut networks = Vec::new();
         for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {

@@ -26,8 +26,8 @@ pub struct RevisionKey {
     pub function: FunctionName,
     /// The number of the revision.
     pub number: u64,
-    /// A number derived from the revision's code and settings. Cells that were deployed to one by
-    /// one may use the same revision number for different contents.
+    /// A number derived from the revision's code and settings. If cells are deployed to one by one,
+    /// they may use the same revision number for different contents.
     pub content: u64,
 }
 
@@ -53,7 +53,7 @@ pub struct Load {
 /// The result of sending an invocation to another cell.
 #[derive(Debug)]
 pub enum Sent {
-    /// The cell ran it.
+    /// The cell ran the invocation.
     Answered(Result<Reply, Fault>),
     /// The cell did not begin the invocation, because it has no room or does not have the revision.
     Back(Invocation),

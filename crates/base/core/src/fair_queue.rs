@@ -26,15 +26,15 @@ struct Ring<K, T> {
 }
 
 impl<K: Clone + Eq + Hash, T, const LEVELS: usize> FairQueue<K, T, LEVELS> {
-    /// An empty queue, in which at most `total_max` pieces of work wait.
+    /// Makes an empty queue, in which at most `total_max` pieces of work may wait.
     pub fn new(total_max: usize) -> Self {
         let ring = |_| Ring { order: VecDeque::new(), lines: HashMap::new() };
         Self { levels: std::array::from_fn(ring), waiting: 0, total_max: total_max.max(1) }
     }
 
     /// Adds work at the end of its owner's line. If the queue is full, one piece of work leaves the
-    /// queue and is returned: in the last level that has work, the newest piece of the owner with
-    /// the most. This may be the piece that was just added.
+    /// queue and is returned: the newest piece of the owner with the most work in the last level
+    /// that has any. This may be the piece that was just added.
     pub fn push(&mut self, level: usize, owner: K, work: T) -> Option<T> {
         let ring = &mut self.levels[level.min(LEVELS - 1)];
         let line = ring.lines.entry(owner.clone()).or_default();

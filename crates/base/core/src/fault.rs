@@ -53,13 +53,13 @@ pub enum Fault {
     },
     /// The function, or this caller, already has as many unfinished calls as allowed.
     TooManyAtOnce {
-        /// Whether the limit on this caller's calls was reached, not the function's limit.
+        /// Whether the limit that was reached is the caller's and not the function's.
         of_caller: bool,
     },
     /// Only callers on the node's machine may call the function.
     NotLocal,
-    /// The function does not accept requests from web pages of other sites, and this request was
-    /// caused, or may have been caused, by such a page.
+    /// The function does not accept requests from web pages of other sites, and such a page caused
+    /// this request, or may have caused it.
     OtherSite,
     /// The request body is larger than the function's limit.
     BodyTooLarge {
@@ -118,7 +118,7 @@ pub enum Fault {
     OutOfMemory {
         /// The limit in bytes.
         limit_bytes: u64,
-        /// The platform whose files can set the limit.
+        /// The platform in whose files the limit can be set.
         platform: Option<Platform>,
     },
     /// The worker exited while it held the invocation.
@@ -152,7 +152,7 @@ pub enum RateOf {
     Function,
     /// One caller of a function.
     Caller,
-    /// All callers of the functions in a namespace.
+    /// All callers of a namespace's functions.
     Namespace,
 }
 
@@ -233,8 +233,8 @@ impl Fault {
         }
     }
 
-    /// The HTTP status of this fault for callers of a function that was written for `compat`. This
-    /// is the status in the table, except where the platform's callers expect another one.
+    /// The HTTP status of this fault for callers of a function that was written for `compat`. The
+    /// status is that of the table, unless the platform's callers expect another one.
     pub fn http_for(&self, compat: Option<Platform>) -> u16 {
         match (compat, self) {
             (Some(Platform::Knative), Fault::QueueFull) => 503,
@@ -397,16 +397,23 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl Fault {
     /// The full text for logs and for the owner of the function.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub fn full_text(&self, function: &str) -> String {
         match self {
             Fault::HandlerError { message }
             | Fault::StartFailed { message }
             | Fault::BadReply { message }
-            | Fault::Internal { message } => f.write_str(message),
-            other => f.write_str(&other.public_text("function")),
+            | Fault::Internal { message } => message.clone(),
+            other => other.public_text(function),
         }
+    }
+}
+
+impl fmt::Display for Fault {
+    /// The full text, without the name of the function.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.full_text("function"))
     }
 }
 

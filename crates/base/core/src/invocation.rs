@@ -124,7 +124,7 @@ impl fmt::Debug for InvocationId {
 /// Method, path, query and header fields in worker-protocol layout, in one allocation.
 ///
 /// A header field is `name LF value LF`, with the name in lower case; name and value may not
-/// contain LF or NUL. The path is the part below the function's own route and begins with `/`. The
+/// contain LF or NUL. The path is the part after the function's own route, and begins with `/`. The
 /// query has no `?`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Head {
@@ -180,8 +180,9 @@ impl Head {
         self.place = place;
     }
 
-    /// Releases the request's place while its body arrives, however slowly. The request must then
-    /// be counted again, which gives it another place without using up a rate.
+    /// Releases the request's place while its body arrives, however slowly. Once the body has
+    /// arrived, the request must be counted again. It then gets another place, without using up a
+    /// rate.
     pub fn give_place_back(&mut self) {
         if self.place.take().is_some() {
             (self.is_counted, self.is_paid) = (false, true);
@@ -250,9 +251,9 @@ impl Head {
         self.wants_websocket
     }
 
-    /// Replaces all fields with this name by a single one. A field also counts as having this name
-    /// if it has other characters in place of the hyphens. The name is in lower case. Name and
-    /// value may not contain LF or NUL.
+    /// Replaces all fields with this name by a single one. A field also matches if its name has
+    /// other characters in place of the hyphens. The name is in lower case. Name and value may not
+    /// contain LF or NUL.
     pub fn replace_header(&mut self, name: &[u8], value: &[u8]) {
         self.remove_header(name);
         put_header(&mut self.buffer, name, value);
@@ -333,7 +334,7 @@ impl Head {
         &self.buffer[self.method_len as usize..][..self.path_len as usize]
     }
 
-    /// Restores the whole path by putting back the function's name (`first`), which was split off.
+    /// Restores the whole path: puts back the function's name (`first`), which had been split off.
     /// Also adds the parameters of the matching route ([`PARAMETERS_FIELD`]).
     pub fn set_route(&mut self, first: &[u8], parameters: &[u8]) {
         let (start, end) =
@@ -482,8 +483,8 @@ pub struct Phases {
 
 impl Phases {
     /// Stores t2 and t3 as reported by a worker. Values before t1, after `now_ns` or in the wrong
-    /// order are moved into range. An honest worker reads the same clock, so its values stay as
-    /// they are; 0 stays 0.
+    /// order are moved into range. An honest worker reads the same clock, so its values are not
+    /// changed. A value of 0 stays 0.
     pub fn claim(&mut self, entered_ns: u64, returned_ns: u64, now_ns: u64) {
         let within = |claimed: u64, least: u64| match claimed {
             0 => 0,
@@ -493,8 +494,8 @@ impl Phases {
         self.returned_ns = within(returned_ns, self.entered_ns);
     }
 
-    /// Notes that the invocation failed at `now_ns`. A worker says nothing about the times of a
-    /// failed invocation, so all of the time since t1 counts as time in the handler.
+    /// Notes that the invocation failed at `now_ns`. A worker does not report times for a failed
+    /// invocation, so all of the time since t1 counts as time in the handler.
     pub fn fail(&mut self, now_ns: u64) {
         self.answered_ns = now_ns;
         if self.sent_ns > 0 {
@@ -559,7 +560,7 @@ pub struct RouteInfo<'a> {
     pub takes_websockets: bool,
     /// Whether the function's worker receives the messages of a WebSocket instead of its bytes.
     pub takes_websocket_messages: bool,
-    /// Whether the function itself speaks HTTP/2, so that a call can stream in both directions at
+    /// Whether the function itself speaks HTTP/2, which lets a call stream in both directions at
     /// once.
     pub takes_http2: bool,
     /// How long a WebSocket or a streamed answer may be silent, in milliseconds.
@@ -611,8 +612,9 @@ pub trait Instances: Sync {
 
 /// Something that a request can be routed to.
 pub trait Routed {
-    /// The facts about the function. Called several times for each request, mostly for one fact, so
-    /// the implementation that most requests use should be inlined: the compiler then drops the rest.
+    /// The facts about the function. Called several times for each request, usually for a single
+    /// fact. The implementation that most requests use should be inlined, so that the compiler
+    /// drops the other facts.
     fn info(&self) -> RouteInfo<'_>;
 }
 
@@ -672,15 +674,15 @@ pub trait Invoker: Clone + Send + Sync + 'static {
     /// suitable.
     fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Self::Route>;
 
-    /// Whether any routes are for certain hosts only. If so, a front must call [`Invoker::routed`]
-    /// before it looks up a name.
+    /// Whether any route applies only to certain hosts. If so, a front must call
+    /// [`Invoker::routed`] before it looks up a name.
     fn has_routed_hosts(&self) -> bool {
         false
     }
 
     /// The function that a manifest-declared route puts at this host and path. Routes for certain
-    /// hosts take precedence over function names. Other routes come after function names, except
-    /// that a function's own routes come before its name.
+    /// hosts take precedence over function names. Other routes are tried after function names,
+    /// except that a function's own routes are tried before its name.
     fn routed(&self, _asked: &mote_spec::routes::Asked<'_>) -> mote_spec::routes::Found {
         mote_spec::routes::Found::Nothing
     }
@@ -694,8 +696,8 @@ pub trait Invoker: Clone + Send + Sync + 'static {
     fn routes(&self) -> Vec<Self::Route>;
 
     /// Whether the sender of a request may call the function. `from` is the sender's address, if it
-    /// is known. A front asks before it reads a body or keeps anything. The call removes the
-    /// caller's credentials from the head and adds the caller's name.
+    /// is known. A front calls this method before it reads a body or keeps anything. The call
+    /// removes the caller's credentials from the head and adds the caller's name.
     fn admit(
         &self,
         _route: &Self::Route,

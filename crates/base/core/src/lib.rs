@@ -16,8 +16,8 @@
 //! - `rollout.rs`: how traffic is split over revisions, tags, rollback
 //! - `place.rs`: the place that a call holds among the calls that a function accepts at once
 //! - `seats.rs`: which connection ends to make room for a newcomer at a limit
-//! - `shares.rs`, `fair_queue.rs`, `turn.rs`: how much one owner may hold, how owners take turns in
-//!   front of slow work, and when a task must yield
+//! - `shares.rs`, `fair_queue.rs`, `turn.rs`: how much one owner may hold, how owners take turns
+//!   while they wait for slow work, and when a task must yield
 //! - `line_budget.rs`: how many log lines per second are kept
 //! - `destination.rs`: addresses that lead to the node itself
 //! - `elsewhere.rs`: invocations that another cell runs

@@ -1,12 +1,12 @@
 //! Limits the lines that one instance may write into its function's log.
 //!
-//! A line costs the data path about a microsecond, and the log keeps only the last thousand. A
-//! function that writes faster than any reader can read therefore loses lines instead of taking the
+//! A line costs the data path about a microsecond, and the log keeps only the last thousand. So a
+//! function that writes faster than any reader can read loses lines, instead of taking the
 //! processor from other functions. The log reports how many were lost. Pure: the caller passes the
 //! time.
 
-/// Lines per second and source. A source is an instance's output, or its worker's LOG frames. This
-/// is five times the number of lines that the log keeps, and costs at most half a percent of a
+/// Lines per second from one source. A source is an instance's output, or its worker's LOG frames.
+/// This is five times the number of lines that the log keeps, and costs at most half a percent of a
 /// core.
 pub const LINES_PER_S: u32 = 5_000;
 /// Bytes of lines per second and source.
@@ -40,12 +40,17 @@ pub enum Line {
 impl LineBudget {
     /// Decides about one line of `bytes` that arrived at `now_ns` (monotonic).
     pub fn admit(&mut self, bytes: usize, now_ns: u64) -> Line {
+        self.admit_within(LINES_PER_S, bytes, now_ns)
+    }
+
+    /// Like [`LineBudget::admit`], with a limit of `lines_per_s` lines in a second.
+    pub fn admit_within(&mut self, lines_per_s: u32, bytes: usize, now_ns: u64) -> Line {
         if self.since_ns == 0 || now_ns.saturating_sub(self.since_ns) >= SECOND_NS {
             let dropped = std::mem::take(&mut self.dropped);
             *self = Self { since_ns: now_ns.max(1), lines: 1, bytes, dropped: 0 };
             return if dropped > 0 { Line::KeptAfter(dropped) } else { Line::Kept };
         }
-        if self.lines < LINES_PER_S && self.bytes.saturating_add(bytes) <= LINE_BYTES_PER_S {
+        if self.lines < lines_per_s && self.bytes.saturating_add(bytes) <= LINE_BYTES_PER_S {
             self.lines += 1;
             self.bytes += bytes;
             return Line::Kept;

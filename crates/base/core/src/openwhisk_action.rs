@@ -113,7 +113,7 @@ pub fn arguments(
                 put_given(&mut args, given).map_err(|Reserved| reserved())?;
                 return Ok(args);
             }
-            // The platform passes any other JSON on unchanged.
+            // The platform passes on any other JSON unchanged.
             Ok(other) if !media.is_empty() => {
                 args.insert("__ow_body".into(), other);
                 return Ok(args);

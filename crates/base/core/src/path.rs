@@ -9,10 +9,10 @@
 //! digits in upper case. `/AA%3ABB` thus becomes `/AA:BB`, `/%c3%bc` becomes `/%C3%BC`, and `%2F`,
 //! `%25` and `%3B` stay encoded.
 //!
-//! Functions that speak the worker protocol, and observed resources, see the canonical form. A
-//! server (`runtime = "server"`) receives the path of an HTTP request as the client sent it,
-//! because the server may sign or check the path byte by byte, or treat a raw `+` differently from
-//! `%2B`.
+//! Functions that speak the worker protocol receive the canonical form, and observed resources are
+//! known by it. A server (`runtime = "server"`) receives the path of an HTTP request as the client
+//! sent it, because the server may sign or check the path byte by byte, or treat a raw `+`
+//! differently from `%2B`.
 
 //!
 //! A path is refused ([`check`]) unless it has the same meaning for every reader. Otherwise, a path

@@ -22,8 +22,8 @@ pub const REQUEST_FIXED_BYTES: usize = 16;
 /// A message to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The name of the function or chain that publishes. Limits apply to this name, and problems
-    /// are logged under it.
+    /// The name of the function or chain that publishes. Limits are counted, and problems logged,
+    /// under this name.
     pub owner: String,
     /// The broker, and how the node identifies itself there.
     pub connection: Connection,
@@ -37,7 +37,7 @@ pub struct Message {
     pub retain: bool,
     /// The content type (MQTT 5).
     pub content_type: Option<String>,
-    /// The topic on which an answer is expected (MQTT 5).
+    /// The topic on which the sender expects an answer (MQTT 5).
     pub response_topic: Option<String>,
     /// Data that an answer must repeat (MQTT 5).
     pub correlation: Option<Bytes>,
@@ -68,7 +68,7 @@ impl Message {
     }
 
     /// Parses the content of a worker's request to publish. Does not set owner and connection.
-    /// Returns `None` if the lengths add up to more than the content, and an error if the content
+    /// Returns `None` if the content is shorter than its lengths say, and an error if the content
     /// is complete but cannot be published.
     ///
     /// ```text
@@ -172,7 +172,7 @@ pub enum PublishError {
     #[error("{0}")]
     Full(String),
     /// The broker did not acknowledge the message in time, because the broker cannot be reached or
-    /// refuses the node. It may have received the message nevertheless.
+    /// refuses the node. The broker may have received the message nevertheless.
     #[error("{0}")]
     Unavailable(String),
     /// The node is stopping, or publishes nothing.
@@ -181,7 +181,7 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    /// Whether another attempt with the same message would end in the same way.
+    /// Whether another attempt to send this message would end in the same way.
     pub fn is_final(&self) -> bool {
         matches!(self, PublishError::Invalid(_) | PublishError::Refused(_))
     }

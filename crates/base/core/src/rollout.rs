@@ -37,7 +37,7 @@ pub enum SplitError {
     /// A revision or a tag occurs twice.
     #[error("{0} is named twice")]
     Twice(String),
-    /// A tag does not have the required form, so it could be mistaken for something else.
+    /// A tag does not have the required form, so readers could mistake it for something else.
     #[error(
         "tag `{0}`: 1\u{2013}63 characters of a\u{2013}z, 0\u{2013}9 and -, beginning with a letter and not ending with -"
     )]
@@ -100,7 +100,7 @@ impl Split {
     /// A checked split. Revisions with neither share nor tag are left out.
     pub fn new(mut shares: Vec<Share>) -> Result<Self, SplitError> {
         shares.retain(|share| share.percent > 0 || share.tag.is_some());
-        // With a fixed order, a share grows at the expense of its neighbour only (see `pick`).
+        // With a fixed order, a share grows only at the expense of its neighbour (see `pick`).
         shares.sort_unstable_by_key(|share| share.revision);
         if shares.len() > SHARES_MAX {
             return Err(SplitError::TooMany(shares.len()));
@@ -167,7 +167,7 @@ impl Split {
     }
 
     /// The split after some edits. If any edit sets a share, the revisions that no edit names lose
-    /// their shares, so that exactly the given shares apply. Tags stay until an edit removes them.
+    /// their shares, so that only the given shares apply. Tags stay until an edit removes them.
     pub fn edited(&self, edits: &[Edit]) -> Result<Self, SplitError> {
         let mut shares = self.shares.clone();
         if edits.iter().any(|edit| edit.percent.is_some_and(|percent| percent > 0)) {
@@ -240,8 +240,8 @@ impl fmt::Display for Split {
 pub struct Traffic {
     /// The current split.
     pub split: Split,
-    /// Revisions that were the main one before, the latest last. Revisions that were rolled back
-    /// are removed from this list, so that a second rollback goes further back.
+    /// Earlier main revisions, the latest last. Revisions that were rolled back are removed from
+    /// this list, so that a second rollback goes further back.
     #[serde(default)]
     pub before: Vec<u64>,
     /// While traffic is divided: the revision that had all traffic when the division began. `None`

@@ -4,17 +4,16 @@
 //! [`Shares`](crate::shares::Shares) only refuse newcomers: whoever holds a share keeps it. That is
 //! right for bytes and running calls. It is wrong for things that cost a client nothing to hold,
 //! such as a connection without a request: two owners with half of the total each could keep
-//! everybody else out. [`Seats`] therefore admit a newcomer at the limit and end another seat in
-//! its place:
+//! everybody else out. So [`Seats`] admit a newcomer at the limit, and end another seat in its
+//! place:
 //!
 //! 1. Only a seat that is not at work can end. [`Seat::begin`] marks work, such as a call that runs
 //!    or an answer that is being sent.
-//! 2. Seats end in the order of their [`Standing`]: seats of callers without a proof end before
-//!    those of proven callers and operators.
-//! 3. Among these seats, the owner with the most loses one. It loses the least proven kind first,
-//!    and of that kind the oldest seat that was not used since the last search for room. An owner
-//!    that holds more seats than others therefore only displaces itself, and never an owner with
-//!    fewer.
+//! 2. Seats end in the order of their [`Standing`]: callers without a proof lose their seats before
+//!    proven callers and operators do.
+//! 3. Among these seats, the owner with the most loses one: of its least proven kind, the oldest
+//!    seat that was not used since the last search for room. So an owner that holds more seats than
+//!    others only ever displaces itself, and never an owner with fewer.
 //! 4. Callers without a proof may not use the last part of the total ([`Seats::with_reserve`]), so
 //!    proven callers find room even if all other seats are at work. [`Seats::with_most`] bounds
 //!    another standing in the same way, so that newcomers and holders of a higher standing find
@@ -22,8 +21,8 @@
 //! 5. Once a holder has shown its identity, its seat can count for that user, and no longer for its
 //!    address ([`Seat::belong`]).
 //!
-//! The holder of a seat waits for [`Seat::ended`] while it works, and gives up when that future
-//! resolves.
+//! While it works, the holder of a seat also waits for [`Seat::ended`], and gives up when that
+//! future resolves.
 //!
 //! No operation scans all seats. Taking and returning a seat costs the logarithm of the number of
 //! owners. Beginning and ending work costs two atomic operations and no lock. This is possible
@@ -88,8 +87,8 @@ struct State<K> {
     /// For each standing, the owners with idle seats. The owner with the most is last; among
     /// equals, the owner that has had this number for the longest time is last.
     greediest: [BTreeSet<(u32, Reverse<u64>, u32)>; 4],
-    /// The number of changes so far. It numbers each change in the length of an owner's list of
-    /// idle seats.
+    /// The number of changes so far. Each change in the length of an owner's list of idle seats
+    /// gets the next number.
     changes: u64,
 }
 
@@ -182,9 +181,9 @@ impl<K: Eq + Hash + Clone> Seats<K> {
         self
     }
 
-    /// Takes a seat for a newcomer that has proved nothing. At a limit, another seat ends. Returns
-    /// an error if every seat that could end is at work or belongs to an owner with fewer seats.
-    /// Does not block.
+    /// Takes a seat for a newcomer that has not proved anything yet. At a limit, another seat ends.
+    /// Returns an error if every seat that could end is at work or belongs to an owner with fewer
+    /// seats. Does not block.
     pub fn take(&self, owner: K) -> Result<Seat<K>, Exceeded> {
         let hall = &self.0;
         let mut state = hall.lock();
@@ -599,8 +598,8 @@ impl<K: Eq + Hash + Clone> Seat<K> {
 
     /// Like [`Seat::prove`], for a holder that has shown its identity. From now on, the seat counts
     /// for `owner`, and no longer for the owner that took it. If `owner` then holds more than
-    /// `owner_max` seats, its oldest idle seats end until it does not. After an error, the seat
-    /// still counts for `owner` until it is dropped.
+    /// `owner_max` seats, its oldest idle seats end until it holds no more than that. After an
+    /// error, the seat still counts for `owner` until it is dropped.
     pub fn belong(&self, owner: K, owner_max: usize, standing: Standing) -> Result<(), Exceeded> {
         let mut state = self.hall.lock();
         if self.is_ended() {
@@ -616,7 +615,7 @@ impl<K: Eq + Hash + Clone> Seat<K> {
         if was_listed {
             state.list(self.number);
         }
-        // Holders that were refused may not have left yet, so it may not be enough to end one seat.
+        // Refused holders may not have left yet, so ending one seat may not be enough.
         let mut own = Vec::new();
         while state.owner_of(number).seats as usize > owner_max.max(1) {
             let oldest =

@@ -1,4 +1,4 @@
-//! Who gets a seat at the limit, and whose seat ends to make room.
+//! Tests who gets a seat at the limit, and whose seat ends to make room.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
@@ -28,7 +28,7 @@ fn a_newcomer_gets_the_oldest_seat_of_the_owner_with_the_most() {
         assert_eq!(seats.taken_by(&5), left);
     }
     assert_eq!(ended(&five), [0, 1, 2]);
-    // The greediest owner only displaces itself. So does every owner that would have more seats
+    // The greediest owner displaces only itself, and so does every owner that would have more seats
     // than the greediest.
     let more = take(&seats, 5, 1);
     assert_eq!(ended(&five), [0, 1, 2, 3]);
@@ -112,7 +112,7 @@ fn a_seat_with_a_proof_outlasts_all_without_one() {
     }
     assert_eq!((ended(&proven).len(), ended(&anonymous).len(), ended(&unproven).len()), (0, 0, 2));
     // If nobody else holds a seat, a proven owner with many idle seats loses one. Operators lose
-    // theirs last.
+    // their seats last.
     drop((anonymous, unproven, others));
     let operator = take(&seats, 9, 3);
     operator.iter().for_each(|seat| seat.prove(Standing::Operator).expect("no limit for it"));

@@ -17,12 +17,12 @@ use crate::publish::Message;
 use crate::state::{self, Condition, Operation};
 use crate::wire::{FrameKind, WireError};
 
-/// The maximum number of requests of one instance that may be under way at once. A worker that
-/// sends more violates the protocol.
+/// The maximum number of requests that one instance may have under way at once. A worker that sends
+/// more violates the protocol.
 pub const REQUESTS_MAX: u32 = 256;
-/// The maximum number of bytes in all requests of one instance that are under way.
+/// The maximum number of bytes in all requests that one instance has under way.
 pub const REQUEST_BYTES_MAX: usize = 4 << 20;
-/// The maximum number of calls of one invocation that may be under way at once.
+/// The maximum number of calls that one invocation may have under way at once.
 pub const CALLS_MAX: usize = 64;
 /// Largest body of a call, and of the answer to a call.
 pub const CALL_BODY_BYTES_MAX: usize = 960 << 10;
@@ -56,7 +56,7 @@ pub const NOTIFY: (&str, u8) = ("notify", 3);
 /// The word in LOAD for messages to MQTT brokers, and its number in REQUEST.
 pub const PUBLISH: (&str, u8) = ("publish", 4);
 
-/// Flag of a request for the state: a power cut may undo the change.
+/// Flag of a request for the state: the change may be lost in a power cut.
 const FLAG_NOT_DURABLE: u16 = 1;
 /// Flag of a request for the state: the number is the version that the entry must have.
 const FLAG_CONDITION: u16 = 2;
@@ -189,7 +189,7 @@ pub struct Notice {
     pub query: Option<Bytes>,
     /// Header block of the resource's state, not yet checked.
     pub headers: Bytes,
-    /// The resource's state; `None` if the node is to ask the function for it.
+    /// The resource's state. With `None`, the node asks the function for the state.
     pub body: Option<Bytes>,
 }
 
@@ -230,8 +230,8 @@ fn text(bytes: &Bytes) -> Option<String> {
 
 impl Request {
     /// Parses a REQUEST payload. An error means that the worker broke the protocol. A request that
-    /// is valid but cannot be carried out is no error: it is parsed as [`Asked::Unusable`] and
-    /// answered.
+    /// is well-formed but cannot be carried out is not an error: it is parsed as
+    /// [`Asked::Unusable`] and answered.
     pub fn parse(mut payload: Bytes) -> Result<Self, WireError> {
         if payload.len() < REQUEST_FIXED_BYTES {
             return Err(malformed("too short"));
@@ -447,7 +447,7 @@ fn is_target(bytes: &[u8], is_path: bool) -> bool {
 pub struct Caller<'a> {
     /// The function that sends the request.
     pub spec: &'a FunctionSpec,
-    /// The invocation that sends the request; 0 if the request belongs to none.
+    /// The invocation that sends the request; 0 if the request belongs to no invocation.
     pub invocation: InvocationId,
     /// The time by which the invocation's answer must have begun, in monotonic nanoseconds.
     pub deadline_ns: u64,
@@ -463,7 +463,7 @@ pub enum Begun {
     /// The request is done.
     Done(Answer),
     /// The request is under way. Dropping the future of a call cancels the call. A change of the
-    /// state happens even if its future is dropped.
+    /// state is made even if its future is dropped.
     Later(AnswerFuture),
 }
 

@@ -40,7 +40,7 @@ struct Held<K> {
     total: usize,
     /// Whether two owners have ever been present at once.
     is_shared: bool,
-    /// Has only owners that hold something, so the total bounds the size of the map.
+    /// Contains only owners that hold something, so the total bounds the size of the map.
     each: HashMap<K, usize>,
 }
 
@@ -77,7 +77,6 @@ impl<K: Eq + Hash + Clone> Shares<K> {
 
     /// Takes `pieces` for `owner`: either all of them or none. Does not block. Dropping the
     /// [`Share`] gives the pieces back.
-    /// back.
     pub fn take(&self, owner: K, pieces: usize) -> Result<Share<K>, Exceeded> {
         self.0.take(&owner, pieces)?;
         Ok(Share { resource: self.0.clone(), owner, pieces })
@@ -134,9 +133,9 @@ impl<K: Eq + Hash + Clone> Resource<K> {
 }
 
 /// How many of `total_max` pieces one of `sharers` owners may hold while `taken` pieces are held in
-/// total. The result is the number of free pieces, so that some pieces stay free for others, but at
-/// least half of an equal part. One busy owner therefore ends with half of the pieces, and two with
-/// a third each.
+/// total. The result is the number of free pieces, so that others find some free, but never less
+/// than half of an equal part. So one busy owner ends up with half of the pieces, and two with a
+/// third each.
 pub fn even_share(total_max: usize, taken: usize, sharers: usize) -> usize {
     let half_of_equal = total_max / (2 * sharers.max(1));
     total_max.saturating_sub(taken).max(half_of_equal).max(1)
@@ -179,7 +178,7 @@ impl<K: Eq + Hash> Drop for Share<K> {
     }
 }
 
-/// The owner to which an address is counted. An IPv4 address (also if written as IPv6) is its own
+/// The owner to which an address is counted. An IPv4 address (even if written as IPv6) is its own
 /// owner. An IPv6 address counts by its first 64 bits, because one machine usually has all
 /// addresses with the same 64 bits. All of 127.0.0.0/8 is one owner, because every process of this
 /// machine can use each of these addresses.

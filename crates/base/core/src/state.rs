@@ -1,7 +1,7 @@
 //! The state that functions keep in their node: keys and values in namespaces.
 //!
-//! [`Operation`] describes, as plain data, what can be done. The store behind [`State`] does it:
-//! one file per node, or NATS for several nodes.
+//! [`Operation`] describes, as plain data, what can be done. The store behind [`State`] carries the
+//! operation out: one file per node, or NATS for several nodes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -188,11 +188,11 @@ pub enum StateError {
     /// The quota of the namespace is used up.
     #[error("{0}")]
     Full(String),
-    /// The operation cannot be done, whatever the quota.
+    /// The operation cannot be carried out, whatever the quota.
     #[error("{0}")]
     Invalid(String),
     /// The disk is full or failed, so nothing was stored. Or the server that keeps the state did
-    /// not answer; in that case, the entry may have changed nevertheless.
+    /// not answer; in that case, the entry may have changed.
     #[error("the state cannot be read or written: {0}")]
     Disk(String),
 }

@@ -6,7 +6,7 @@ use std::fmt;
 /// The name of the field, in HTTP, in a message's user properties (MQTT 5) and in calls of
 /// functions.
 pub const TRACEPARENT: &str = "traceparent";
-/// The field that tools of tracing add to the first one.
+/// The field that tracing tools add to `traceparent`.
 pub const TRACESTATE: &str = "tracestate";
 
 /// The content of the field.
@@ -21,8 +21,8 @@ pub struct TraceParent {
 }
 
 impl TraceParent {
-    /// Parses the field. `None` if it does not follow the format: such a field is ignored, and a
-    /// new trace begins.
+    /// Parses the field. Returns `None` if the field does not follow the format. Such a field is
+    /// ignored, and a new trace begins.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let number = |range: std::ops::Range<usize>| {
             let text = text.get(range)?;

@@ -1,7 +1,7 @@
 //! Limits how much one task may do before it lets the others run.
 //!
-//! All tasks of the data path share one thread. A loop that runs for as long as its peer supplies
-//! work can therefore delay all other tasks indefinitely. Each such loop holds a [`Turn`], charges
+//! All tasks of the data path share one thread. So a loop that runs for as long as its peer
+//! supplies work can delay all other tasks indefinitely. Each such loop holds a [`Turn`], charges
 //! its work to the turn, and yields to the runtime when the turn is over. This file only counts.
 //! The caller yields, because core knows no async runtime:
 //!
@@ -43,8 +43,8 @@ impl Turn {
         Self { items: TURN_ITEMS_MAX, bytes: TURN_BYTES_MAX }
     }
 
-    /// Subtracts the work that was done. If the work exceeds the turn, the excess is dropped and
-    /// not charged to the next turn.
+    /// Subtracts the work that was done. If the work exceeds the turn, the excess is not charged to
+    /// the next turn.
     pub fn charge(&mut self, items: u32, bytes: usize) {
         self.items = self.items.saturating_sub(items);
         self.bytes = self.bytes.saturating_sub(bytes);

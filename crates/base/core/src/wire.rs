@@ -1,8 +1,8 @@
 //! The worker protocol: length-prefixed binary frames over one connected Unix stream socket.
 //!
 //! The contract is `docs/reference/worker-protocol.md`. This module and every shim replay the byte
-//! fixtures in `shims/conformance`. Integers are little-endian, because every machine that `mote`
-//! runs on is little-endian, so interpreters read them without swapping bytes.
+//! fixtures in `shims/conformance`. Integers are little-endian, like every machine that `mote` runs
+//! on, so interpreters read them without swapping bytes.
 //!
 //! ```text
 //! header (12 bytes): payload length u32 | kind u8 | flags u8 | zero u16 | stream u32
@@ -36,7 +36,7 @@ pub const HEADER_FIELDS_MAX: usize = 512;
 pub const LOG_LINE_BYTES_MAX: usize = 16 << 10;
 /// Bytes of source and level that precede the line in a LOG frame.
 pub const LOG_FIXED_BYTES: usize = 2;
-/// Largest HELLO or READY, which hold a name, two numbers and a word.
+/// Largest HELLO or READY. Such a frame holds a name, two numbers and a word.
 pub const GREETING_BYTES_MAX: usize = 4 << 10;
 /// The maximum number of characters kept of a handler's shape.
 pub const SHAPE_CHARS_MAX: usize = 64;
@@ -73,13 +73,13 @@ pub enum FrameKind {
     Body = 5,
     /// Worker to engine: an answer begins.
     Result = 6,
-    /// Worker to engine: JSON, sent when the invocation failed, or on stream 0 the load
-    /// ([`WorkerError`]).
+    /// Worker to engine: JSON ([`WorkerError`]), sent when the invocation failed or, on stream 0,
+    /// when the load failed.
     Error = 7,
     /// Engine to worker: the caller of this stream no longer waits. The worker may stop working on
     /// the stream, but must still end it with RESULT, BODY or ERROR carrying END.
     Cancel = 8,
-    /// Either way: u32, the number of bytes of BODY payload that the receiver has consumed.
+    /// Either direction: u32, the number of bytes of BODY payload that the receiver has consumed.
     Credit = 9,
     /// Worker to engine: source u8 (1 stdout, 2 stderr, 3 log), level u8 (1 debug, 2 info, 3 warn,
     /// 4 error), then one line of text. Stream 0 means outside any invocation.
@@ -134,7 +134,7 @@ impl FrameKind {
     }
 }
 
-/// Why bytes are not a valid frame. After such an error, the connection cannot be used any more.
+/// Why bytes are not a valid frame. After such an error, the connection can no longer be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The frame kind is out of range.
@@ -248,7 +248,7 @@ fn split_frame_within(
 ///
 /// ```text
 ///  0 t1 u64 | 8 id [16] | 24 remaining ms u32 | 28 trigger u8 | 29 method length u8
-/// 30 path length u16 | 32 query length u16 | 34 hints u8 | 35 zero u8 | 36 headers length u32
+/// 30 path length u16 | 32 query length u16 | 34 zero u16 | 36 headers length u32
 /// 40 method, path, query, headers, then the inline body
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -309,14 +309,9 @@ impl<'a> Invoke<'a> {
     }
 }
 
-/// Hint in an INVOKE frame: only a few invocations are under way, so the worker may poll for the
-/// next frame for up to 0.3 ms after its answer, instead of sleeping.
-pub const HINT_POLL: u8 = 1;
-
 /// Appends an INVOKE frame, with the path in its [canonical form](path::canonical). `body` is the
 /// inline part, at most [`INLINE_BODY_BYTES_MAX`]. `end` says that the inline part is the whole
-/// body. `may_poll` says that the worker may poll for the next frame after its answer
-/// ([`HINT_POLL`]).
+/// body.
 #[expect(clippy::too_many_arguments, reason = "one field of the frame each, written in order")]
 pub fn put_invoke(
     out: &mut Vec<u8>,
@@ -328,7 +323,6 @@ pub fn put_invoke(
     head: &Head,
     body: &[u8],
     end: bool,
-    may_poll: bool,
 ) {
     let wire = head.wire();
     let sent_path = head.path();
@@ -346,7 +340,6 @@ pub fn put_invoke(
     fixed[29] = head.method().len() as u8;
     fixed[30..32].copy_from_slice(&(path.len() as u16).to_le_bytes());
     fixed[32..34].copy_from_slice(&(head.query().len() as u16).to_le_bytes());
-    fixed[34] = if may_poll { HINT_POLL } else { 0 };
     fixed[36..40].copy_from_slice(&(head.headers().len() as u32).to_le_bytes());
     out.extend_from_slice(&fixed);
     let (method, after) = wire.split_at(head.method().len());
@@ -419,8 +412,8 @@ impl ResultHead {
     }
 }
 
-/// LOAD, as JSON: the code that a shim must load. The engine sends it once. It turns a waiting
-/// generic worker into a worker of one function.
+/// LOAD, as JSON: the code that a shim must load. The engine sends it once. LOAD turns a waiting
+/// generic worker into the worker of one function.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Load {
     /// Function name.
@@ -458,7 +451,7 @@ pub struct Load {
 /// READY, as JSON: the worker reports that the function is loaded.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Ready {
-    /// Nanoseconds from LOAD to READY, in which the code was imported and `init` ran.
+    /// Nanoseconds from LOAD to READY. During this time, the shim imports the code and runs `init`.
     pub init_ns: u64,
     /// Invocations that the worker runs at once. The engine may send a few more in advance.
     pub concurrency: u32,
@@ -552,7 +545,7 @@ mod tests {
         builder.header(b"host", b"h");
         let head = builder.finish();
         let mut out = Vec::new();
-        put_invoke(&mut out, 7, 11, 22, 33, 1, &head, b"body", true, false);
+        put_invoke(&mut out, 7, 11, 22, 33, 1, &head, b"body", true);
         let mut buffer = BytesMut::from(&out[..]);
         let (header, payload) = split_frame(&mut buffer).unwrap().unwrap();
         assert!(header.is_end() && header.stream == 7 && header.kind == FrameKind::Invoke);
@@ -571,7 +564,7 @@ mod tests {
         let mut builder = Head::builder(b"GET", b"/AA%3ABB/%c3%bc", b"a=%3a");
         builder.header(b"host", b"h");
         let mut out = Vec::new();
-        put_invoke(&mut out, 1, 1, 1, 1, 1, &builder.finish(), b"body", true, false);
+        put_invoke(&mut out, 1, 1, 1, 1, 1, &builder.finish(), b"body", true);
         let mut buffer = BytesMut::from(&out[..]);
         let (_, payload) = split_frame(&mut buffer).unwrap().unwrap();
         assert!(buffer.is_empty());

@@ -1,4 +1,4 @@
-//! Addresses that lead to the node itself, and networks that are closed.
+//! Tests addresses that lead to the node itself, and networks that are closed.
 
 use mote_core::destination::*;
 

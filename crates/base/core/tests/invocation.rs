@@ -1,4 +1,4 @@
-//! Ids, heads and claimed times of invocations.
+//! Tests ids, heads and claimed times of invocations.
 
 use mote_core::invocation::{Head, headers};
 use mote_core::{InvocationId, Phases};
@@ -77,7 +77,7 @@ fn fields_are_removed_wherever_they_stand() {
     }
 }
 
-/// A browser sends the cookies of a host to all its ports, also those of the node's dashboard.
+/// A browser sends a host's cookies to all its ports, even those of the node's dashboard.
 #[test]
 fn heads_have_no_cookie_of_a_session() {
     let fields = |cookies: &str| {

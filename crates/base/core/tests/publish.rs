@@ -1,4 +1,4 @@
-//! Messages for MQTT brokers, and the requests of workers that carry them.
+//! Tests messages for MQTT brokers, and the workers' requests that carry such messages.
 
 use bytes::Bytes;
 use mote_core::publish::{Message, PAYLOAD_BYTES_MAX, PROPERTIES_MAX, PROPERTY_BYTES_MAX};

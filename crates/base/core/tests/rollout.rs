@@ -1,4 +1,4 @@
-//! Splits of traffic, and the rules by which they change.
+//! Tests traffic splits, and the rules by which they change.
 
 use mote_core::rollout::*;
 
@@ -113,7 +113,7 @@ fn a_division_ends_at_the_revision_that_had_everything() {
     assert_eq!(divided.moved(part(90, 10)).back(), Some(2), "a division may change");
     let ended = divided.rolled_back(2).unwrap();
     assert_eq!((ended.split.main(), ended.back()), (2, Some(1)), "and once more goes to 1");
-    // The revision that had all traffic may have no share at all in the division.
+    // While traffic is divided, the revision that had all of it may have no share at all.
     let of_others = Split::new(vec![share(2, 50, None), share(3, 50, None)])
         .map(|s| Traffic::whole(1).moved(s));
     let of_others = of_others.unwrap();

@@ -2,34 +2,38 @@
 //! a client names by address, and queries for the keys of a token issuer. The requests use
 //! HTTP/1.1, plain or over TLS, are limited in time and size, and do not follow redirects.
 //!
-//! This crate must not know functions, or which part of the node makes a request. Start with
+//! This crate must not know about functions, nor which part of the node makes a request. Start with
 //! [`Outgoing`], which says where requests may go. `tls.rs` has the certificate authorities that
 //! are trusted.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::Connection;
 pub use hyper::header::{HeaderName, HeaderValue};
 pub use hyper::{HeaderMap, Method, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::tls::TlsError;
+pub use crate::tls::TlsError;
 
 mod tls;
 
-/// Longest time for one request and its answer.
+/// Longest time for one request and its answer; for an answer that is read in pieces, the longest
+/// time until its head or its next piece.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The addresses that the node's own requests (callbacks, archives) may reach. A caller names the
-/// address, and services on this machine or its network may trust the node. The default is
-/// therefore public internet addresses only.
+/// address, and services on this machine or its network may trust the node. So by default only
+/// public internet addresses are permitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Reach {
     /// Only addresses of the internet.
@@ -56,7 +60,7 @@ impl std::str::FromStr for Reach {
 }
 
 impl Reach {
-    /// The smallest setting that permits an address; `None` for an address that does not belong to
+    /// The strictest setting that permits an address; `None` for an address that does not belong to
     /// a single host.
     fn needed(ip: IpAddr) -> Option<Self> {
         let (own, private, other) = match canonical(ip) {
@@ -107,7 +111,8 @@ pub struct Outgoing {
     /// TCP ports on which the node listens. Requests never reach these ports on this machine,
     /// whatever `reach` permits, because the management APIs trust clients on this machine.
     pub own_ports: Arc<[u16]>,
-    /// Further ports that must not be reached: those that the node opens and closes while it runs.
+    /// Further ports that must not be reached: the ones that the node opens and closes while it
+    /// runs.
     pub open_ports: OpenPorts,
 }
 
@@ -199,6 +204,9 @@ pub enum OutgoingError {
     /// The exchange failed.
     #[error("the exchange failed: {0}")]
     Exchange(String),
+    /// The body of the answer is longer than the caller reads.
+    #[error("the answer is longer than {0} bytes")]
+    TooLong(usize),
     /// The request took too long.
     #[error("no answer within {} s", TIMEOUT.as_secs())]
     Timeout,
@@ -210,7 +218,7 @@ impl OutgoingError {
         match self {
             Self::Address(_) | Self::NotAllowed(_) | Self::Own(_) => true,
             Self::Tls(error) => error.is_final(),
-            Self::Connect(_) | Self::Exchange(_) | Self::Timeout => false,
+            Self::Connect(_) | Self::Exchange(_) | Self::TooLong(_) | Self::Timeout => false,
         }
     }
 }
@@ -239,17 +247,34 @@ pub async fn send(
     limit_bytes: usize,
 ) -> Result<(u16, HeaderMap, Bytes), OutgoingError> {
     let sent = async {
-        let stream = connect(uri, outgoing).await?;
-        // Both kinds of stream share one type, so that the program contains the code of an exchange
-        // only once.
+        let answer = open(method, uri, fields, body, outgoing).await?;
+        let (status, fields) = (answer.status, answer.fields.clone());
+        Ok((status, fields, answer.rest(limit_bytes).await?))
+    };
+    tokio::time::timeout(TIMEOUT, sent).await.map_err(|_| OutgoingError::Timeout)?
+}
+
+/// Sends one request; returns the head of the answer, and its body in pieces. Each step may take as
+/// long as a whole request of [`send`]; the caller limits the number and size of the pieces.
+pub async fn open(
+    method: Method,
+    uri: &Uri,
+    fields: HeaderMap,
+    body: Bytes,
+    outgoing: &Outgoing,
+) -> Result<Answer, OutgoingError> {
+    let opened = async {
+        let (stream, reach) = connect(uri, outgoing).await?;
+        // Both kinds of stream share one type, so that the code of an exchange is compiled only
+        // once.
         let stream: Box<dyn Stream> = if is_secure(uri) {
             Box::new(tls::connect(host(uri), stream).await?)
         } else {
             Box::new(stream)
         };
-        exchange(stream, method, uri, fields, body, limit_bytes).await
+        exchange(stream, reach, method, uri, fields, body).await
     };
-    tokio::time::timeout(TIMEOUT, sent).await.map_err(|_| OutgoingError::Timeout)?
+    tokio::time::timeout(TIMEOUT, opened).await.map_err(|_| OutgoingError::Timeout)?
 }
 
 fn is_secure(uri: &Uri) -> bool {
@@ -268,16 +293,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 async fn exchange(
     stream: Box<dyn Stream>,
+    reach: Reach,
     method: Method,
     uri: &Uri,
     fields: HeaderMap,
     body: Bytes,
-    limit_bytes: usize,
-) -> Result<(u16, HeaderMap, Bytes), OutgoingError> {
-    let failed = |error: &dyn std::fmt::Display| OutgoingError::Exchange(error.to_string());
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| failed(&error))?;
+) -> Result<Answer, OutgoingError> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     let target = uri.path_and_query().map_or("/", |target| target.as_str());
     let mut request = hyper::Request::builder().method(method).uri(target);
     if let Some(all) = request.headers_mut() {
@@ -288,25 +311,95 @@ async fn exchange(
             all.insert("host", host);
         }
     }
-    let request = request.body(Full::new(body)).map_err(|error| failed(&error))?;
-    let answer = async {
-        let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, limit_bytes).collect().await;
-        Ok((head.status.as_u16(), head.headers, body.map_err(|error| failed(&error))?.to_bytes()))
-    };
-    let mut connection = std::pin::pin!(connection);
-    tokio::pin!(answer);
-    tokio::select! {
-        answer = &mut answer => answer,
+    let request = request.body(Full::new(body)).map_err(failed)?;
+    let mut connection = Box::pin(connection);
+    let mut is_open = true;
+    let mut response = std::pin::pin!(sender.send_request(request));
+    let response = tokio::select! {
+        response = &mut response => response,
         // The connection may end together with the last byte of the answer.
-        _ = connection.as_mut() => answer.await,
+        _ = connection.as_mut() => {
+            is_open = false;
+            response.await
+        }
+    };
+    let (head, body) = response.map_err(failed)?.into_parts();
+    Ok(Answer {
+        status: head.status.as_u16(),
+        fields: head.headers,
+        reach,
+        body,
+        connection: is_open.then_some(connection),
+    })
+}
+
+fn failed(error: impl std::fmt::Display) -> OutgoingError {
+    OutgoingError::Exchange(error.to_string())
+}
+
+/// The future that moves the bytes of an exchange.
+type Exchange = Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>;
+
+/// An answer whose head has arrived. Dropping it closes the connection.
+pub struct Answer {
+    pub status: u16,
+    pub fields: HeaderMap,
+    /// The strictest setting that permits the server's address.
+    pub reach: Reach,
+    body: Incoming,
+    /// `None` when it has ended.
+    connection: Option<Pin<Box<Exchange>>>,
+}
+
+impl Answer {
+    /// Returns the next piece of the body, or `None` at its end. A body that ends too early is an
+    /// error.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, OutgoingError> {
+        let Self { body, connection, .. } = self;
+        let read = async {
+            loop {
+                let frame = match connection {
+                    None => body.frame().await,
+                    Some(running) => tokio::select! {
+                        frame = body.frame() => frame,
+                        _ = running.as_mut() => {
+                            *connection = None;
+                            continue;
+                        }
+                    },
+                };
+                match frame {
+                    None => return Ok(None),
+                    Some(Err(error)) => return Err(failed(error)),
+                    // Anything else is trailers.
+                    Some(Ok(frame)) => {
+                        if let Ok(data) = frame.into_data() {
+                            return Ok(Some(data));
+                        }
+                    }
+                }
+            }
+        };
+        tokio::time::timeout(TIMEOUT, read).await.map_err(|_| OutgoingError::Timeout)?
+    }
+
+    /// Returns the whole body. A body above `limit_bytes` is refused.
+    pub async fn rest(mut self, limit_bytes: usize) -> Result<Bytes, OutgoingError> {
+        let mut all = BytesMut::new();
+        while let Some(piece) = self.piece().await? {
+            if all.len() + piece.len() > limit_bytes {
+                return Err(OutgoingError::TooLong(limit_bytes));
+            }
+            all.extend_from_slice(&piece);
+        }
+        Ok(all.freeze())
     }
 }
 
 /// Connects to the first permitted address of a host. The connection uses the very address that was
-/// checked, so the name cannot resolve to a different one in between.
-async fn connect(uri: &Uri, outgoing: &Outgoing) -> Result<TcpStream, OutgoingError> {
+/// checked, so the name cannot resolve to a different one in between. Also returns the strictest
+/// setting that permits this address.
+async fn connect(uri: &Uri, outgoing: &Outgoing) -> Result<(TcpStream, Reach), OutgoingError> {
     let port = uri.port_u16().unwrap_or(if is_secure(uri) { 443 } else { 80 });
     let found: Vec<SocketAddr> =
         tokio::net::lookup_host((host(uri), port)).await.map_err(OutgoingError::Connect)?.collect();
@@ -323,8 +416,9 @@ async fn connect(uri: &Uri, outgoing: &Outgoing) -> Result<TcpStream, OutgoingEr
                 let local = stream.local_addr().map_err(OutgoingError::Connect)?;
                 if local.ip() == address.ip() {
                     outgoing.check_own(address)?;
+                    return Ok((stream, Reach::Machine));
                 }
-                return Ok(stream);
+                return Ok((stream, Reach::needed(address.ip()).unwrap_or(Reach::Machine)));
             }
             Err(error) => last = Some(OutgoingError::Connect(error)),
         }

@@ -28,8 +28,8 @@ pub enum Access {
     Mtls,
     /// Services that sign their requests; see [`WebhookRules`].
     Webhook,
-    /// Everyone. If a key is sent, it is checked and names the caller. This mode is for answers of
-    /// the node itself.
+    /// Everyone. If a key is sent, it is checked and names the caller. This mode is for answers
+    /// that the node itself gives.
     #[serde(skip)]
     KeyIfSent,
 }
@@ -106,7 +106,7 @@ pub struct CertificateRules {
 }
 
 impl CertificateRules {
-    /// Returns the first name in a certificate that is accepted. It names the caller.
+    /// Returns the first accepted name in a certificate. The caller gets this name.
     pub fn caller<'a>(&self, names: &'a [String]) -> Option<&'a str> {
         let accepts = |name: &&String| {
             self.callers.is_empty() || self.callers.iter().any(|pattern| fits(pattern, name))

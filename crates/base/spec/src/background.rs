@@ -47,7 +47,7 @@ impl RetryOn {
     }
 }
 
-/// The place to which the result of an ended invocation is sent.
+/// Where the result of an ended invocation is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recipient {
@@ -91,8 +91,8 @@ impl Recipient {
             Recipient::Url(_) => None,
             Recipient::Topic(topic) if topic.qos > 2 => Some("qos: 0, 1 or 2".to_owned()),
             Recipient::Topic(topic) => {
-                // The longest name of a function. This is enough, because names are also valid
-                // parts of topics.
+                // The longest function name is enough for this check, because every name is a valid
+                // part of a topic.
                 let longest = topic.topic.replace(FUNCTION_PART, &"f".repeat(NAME_BYTES_MAX));
                 let problem = check_topic(&longest).err()?;
                 Some(format!("topic: {problem}"))
@@ -120,7 +120,7 @@ pub struct AsyncRules {
     /// accepted.
     pub age_ms_max: u64,
     /// Accepted invocations that run at once. `None` means half of the invocations that the
-    /// function's instances can run at once, so that there is room for callers that wait.
+    /// function's instances can run at once. The other half is left for callers that wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
     /// The recipient of the answer of an invocation that succeeded.

@@ -26,8 +26,8 @@ const SECRETS_MAX: usize = 64;
 const CALLS_MAX: usize = 64;
 
 impl FunctionSpec {
-    /// Returns all mistakes in the spec. A spec may come from any source outside the node, so
-    /// everything on which the engine and the sandbox rely is checked once here.
+    /// Returns all mistakes in the spec. A spec may come from outside the node, so this function
+    /// checks, once, everything on which the engine and the sandbox rely.
     pub fn check(&self) -> Vec<SpecError> {
         let mut errors = Vec::new();
         let mut check = |ok: bool, field: &'static str, problem: &str| {
@@ -109,7 +109,12 @@ impl FunctionSpec {
         check((1..=most).contains(&target), "scale.target", "1 to 1000000, in percent 1 to 100");
         let plain = |text: &str| !text.contains(['\0', '\n', '\r']);
         match self.runtime {
-            Runtime::Python | Runtime::Node | Runtime::Chain => {
+            Runtime::Python
+            | Runtime::Node
+            | Runtime::Bun
+            | Runtime::Deno
+            | Runtime::Chain
+            | Runtime::Wasm => {
                 let relative =
                     !self.entry.starts_with('/') && !self.entry.split('/').any(|part| part == "..");
                 check(
@@ -123,9 +128,12 @@ impl FunctionSpec {
                 let good = !self.entry.is_empty() && self.entry.bytes().all(name);
                 check(good, "entry", "a function of the package, for example Handle");
             }
-            Runtime::Exec | Runtime::Server => {
-                let good = self.command.first().is_some_and(|program| !program.is_empty())
-                    && self.command.iter().all(|word| plain(word));
+            Runtime::Exec | Runtime::Server | Runtime::Rust => {
+                let names_program = match self.command.first() {
+                    Some(program) => !program.is_empty(),
+                    None => self.image.is_some(),
+                };
+                let good = names_program && self.command.iter().all(|word| plain(word));
                 check(good, "command", "a program and its arguments");
             }
         }
@@ -199,11 +207,20 @@ impl FunctionSpec {
             "protocol",
             "only for the runtime server",
         );
+        let first_port = if self.image.is_some() { 1 } else { 1024 };
         check(
-            self.port.is_none_or(|port| port >= 1024 && self.runtime == Runtime::Server),
+            self.port.is_none_or(|port| port >= first_port && self.runtime == Runtime::Server),
             "port",
-            "1024 to 65535, for runtime server",
+            "1024 to 65535 (1 to 65535 for an image), for runtime server",
         );
+        if let Some(image) = &self.image {
+            let runs = matches!(self.runtime, Runtime::Exec | Runtime::Server);
+            check(runs, "image", "only for the runtimes server and exec");
+            check(!self.writable, "image", "its files can be written to without `writable`");
+            if let Some(mistake) = image.mistake() {
+                check(false, "image", mistake);
+            }
+        }
         check(
             self.methods.iter().all(|method| {
                 !method.is_empty()

@@ -19,7 +19,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Whether the transport is TCP, which manifests and stored specs do not mention.
+    /// Whether the transport is TCP. Manifests and stored specs omit this default.
     pub fn is_tcp(&self) -> bool {
         *self == Transport::Tcp
     }
@@ -78,7 +78,7 @@ impl fmt::Display for Egress {
 /// The host name that stands for every host.
 pub const ANY_HOST: &str = "*";
 
-/// The ports that `net = ["*"]` opens. They are those of services that functions usually call.
+/// The ports that `net = ["*"]` opens. They are the ports of services that functions usually call.
 /// Opening every port is not possible, because a sandbox needs a listener for each open port.
 pub const USUAL_PORTS: [u16; 28] = [
     22, 25, 80, 389, 443, 465, 587, 636, 993, 1433, 1521, 1883, 3000, 3306, 4222, 5000, 5432, 5672,

@@ -1,5 +1,5 @@
-//! Names of header fields: how they are compared, which of them only the node itself may set, and
-//! what no function may see.
+//! Names of header fields: how they are compared, which fields only the node itself may set, and
+//! which contents no function may see.
 
 use std::borrow::Cow;
 
@@ -14,8 +14,8 @@ const TRIGGER_FIELDS: [&[u8]; 2] = [b"mqtt-", b"coap-"];
 /// Whether only the node itself may set a field with this name. Such fields tell the function about
 /// a schedule, an MQTT message, an option of CoAP, the source of a result, an attempt, the caller,
 /// or the parameters of its route. A field with such a name is removed from a caller's request, so
-/// the function can trust it. Any other sign counts like a hyphen, because programs receive both as
-/// the same variable.
+/// the function can trust it. A sign other than a letter or digit counts as a hyphen, because
+/// programs receive both spellings as the same variable.
 pub fn is_set_by_node(name: &[u8]) -> bool {
     // This runs for each field of each request, and very few fields begin with these letters.
     if !matches!(name.first(), Some(b'm' | b'M' | b'c' | b'C')) {
@@ -42,8 +42,8 @@ pub fn without<'a>(name: &'a [u8], start: &[u8]) -> Option<&'a [u8]> {
     first.iter().zip(start).all(|(byte, wanted)| dashed(*byte) == *wanted).then_some(rest)
 }
 
-/// Converts a byte of a name into the form in which names are compared: in the variables of
-/// programs, all signs except letters and digits are the same.
+/// Converts a byte of a name into the form in which names are compared: in the environment
+/// variables of programs, all signs except letters and digits become the same.
 fn dashed(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
 }
@@ -60,8 +60,8 @@ pub fn without_sessions(cookies: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(kept.join(&b"; "[..]))
 }
 
-/// Whether a field of an answer sets the cookie of a session. A function that did this could put a
-/// user of the dashboard into the session of somebody else.
+/// Whether a field of an answer sets the cookie of a session. A function that set it could put a
+/// user of the dashboard into somebody else's session.
 pub fn sets_session(name: &[u8], value: &[u8]) -> bool {
     // Some browsers take `=NAME=VALUE`, a cookie without a name, for NAME.
     let starts = |byte: &u8| !byte.is_ascii_whitespace() && *byte != b'=';

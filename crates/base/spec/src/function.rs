@@ -9,6 +9,7 @@ use crate::access::{Access, CertificateRules, TokenRules, WebhookRules};
 use crate::background::AsyncRules;
 use crate::egress::{ANY_HOST, Egress};
 use crate::http::HttpRules;
+use crate::image::FunctionImage;
 use crate::limits::{
     BODY_BYTES_DEFAULT, DISK_BYTES_DEFAULT, INIT_TIMEOUT_MS_DEFAULT, Limits, MEMORY_BYTES_DEFAULT,
     MEMORY_BYTES_DEFAULT_NODE, PIDS_DEFAULT, STREAM_IDLE_MS_DEFAULT, TIMEOUT_MS_DEFAULT,
@@ -23,7 +24,8 @@ use crate::rate::Rates;
 use crate::routes::RouteRule;
 use crate::runtime::{
     CONCURRENCY_DEFAULT_CHAIN, CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO,
-    CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_PYTHON, CONCURRENCY_DEFAULT_SERVER, Runtime,
+    CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_PYTHON, CONCURRENCY_DEFAULT_RUST,
+    CONCURRENCY_DEFAULT_SERVER, CONCURRENCY_DEFAULT_WASM, Runtime,
 };
 use crate::scale::{IDLE_TIMEOUT_MS_DEFAULT, QUEUE_DEFAULT, Scale, StartPolicy};
 use crate::schedule::Schedule;
@@ -51,8 +53,11 @@ pub struct FunctionSpec {
     /// server.
     pub entry: String,
     /// The program and its arguments, for exec and server. Relative paths start at the folder of
-    /// the code.
+    /// the code. Empty for the command of the image.
     pub command: Vec<String>,
+    /// The container image whose files and programs the function uses. Only exec and server have
+    /// one.
+    pub image: Option<Box<FunctionImage>>,
     /// The limits of each instance and each invocation.
     pub limits: Limits,
     /// How many instances the function has, and when they start.
@@ -160,16 +165,18 @@ impl FunctionSpec {
     }
 
     /// How many invocations one instance may run at once: the number in the manifest, or otherwise
-    /// the highest number that a shim of this runtime chooses by itself. A higher number from a
-    /// worker is not accepted.
+    /// the highest number that a shim of this runtime chooses by itself. The node does not accept a
+    /// higher number from a worker.
     pub fn concurrency_max(&self) -> u32 {
         self.limits.concurrency.unwrap_or(match self.answered_by() {
             Runtime::Python => CONCURRENCY_DEFAULT_PYTHON,
-            Runtime::Node => CONCURRENCY_DEFAULT_NODE,
+            Runtime::Node | Runtime::Bun | Runtime::Deno => CONCURRENCY_DEFAULT_NODE,
             Runtime::Go => CONCURRENCY_DEFAULT_GO,
             Runtime::Server => CONCURRENCY_DEFAULT_SERVER,
             Runtime::Exec => CONCURRENCY_DEFAULT_EXEC,
             Runtime::Chain => CONCURRENCY_DEFAULT_CHAIN,
+            Runtime::Wasm => CONCURRENCY_DEFAULT_WASM,
+            Runtime::Rust => CONCURRENCY_DEFAULT_RUST,
         })
     }
 
@@ -177,8 +184,12 @@ impl FunctionSpec {
     pub fn with_defaults(name: FunctionName, runtime: Runtime, entry: &str) -> Self {
         let memory_bytes = match runtime {
             // A chain needs more memory, because it holds the data of all its runs.
-            Runtime::Node | Runtime::Server | Runtime::Chain => MEMORY_BYTES_DEFAULT_NODE,
-            Runtime::Python | Runtime::Go | Runtime::Exec => MEMORY_BYTES_DEFAULT,
+            Runtime::Node | Runtime::Bun | Runtime::Deno | Runtime::Server | Runtime::Chain => {
+                MEMORY_BYTES_DEFAULT_NODE
+            }
+            Runtime::Python | Runtime::Go | Runtime::Exec | Runtime::Wasm | Runtime::Rust => {
+                MEMORY_BYTES_DEFAULT
+            }
         };
         let timeout_ms = match runtime {
             // A chain waits for functions, which have their own limits.
@@ -186,7 +197,7 @@ impl FunctionSpec {
             _ => TIMEOUT_MS_DEFAULT,
         };
         let body_bytes = match runtime {
-            // One step can carry this much, and the data of many runs are in memory at the same
+            // One step can carry this much data, and the data of many runs is in memory at the same
             // time.
             Runtime::Chain => 1 << 20,
             _ => BODY_BYTES_DEFAULT,
@@ -196,6 +207,7 @@ impl FunctionSpec {
             runtime,
             entry: entry.to_owned(),
             command: Vec::new(),
+            image: None,
             limits: Limits {
                 memory_bytes,
                 cpu_millis: None,

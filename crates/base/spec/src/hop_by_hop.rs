@@ -15,8 +15,8 @@ pub const FIELDS: [&str; 8] = [
     "http2-settings",
 ];
 
-/// The maximum number of fields that `Connection` may name in one message. HTTP requests have as many
-/// fields at most.
+/// The maximum number of fields that `Connection` may name in one message. An HTTP request may not
+/// have more fields than this either.
 pub const NAMED_MAX: usize = 100;
 
 /// Whether a field with this name describes a connection. The name may be in either case.
@@ -49,8 +49,8 @@ impl<'a> Named<'a> {
         named
     }
 
-    /// Adds an option of `Connection`; an option that names no further field changes nothing. Returns
-    /// `false` if there are [`NAMED_MAX`] names already.
+    /// Adds an option of `Connection`; an option that names no further field changes nothing.
+    /// Returns `false` if there are already [`NAMED_MAX`] names.
     #[must_use]
     pub fn add(&mut self, option: &'a [u8]) -> bool {
         let is_known =

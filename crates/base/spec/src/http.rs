@@ -24,7 +24,8 @@ pub struct HttpRules {
     /// check whether they are valid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteRule>,
-    /// What browsers may do with the function's answers. With `None`, the function itself says so.
+    /// What browsers may do with the function's answers. With `None`, the function itself tells
+    /// browsers.
     pub cors: Option<Cors>,
     /// Whether answers are compressed for clients that accept compressed answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -10,8 +10,8 @@
 //!
 //! The forms in which a function is written:
 //!
-//! - [`manifest`]: `mote.toml`, read key by key with the line of every mistake. [`toml_reader`] and
-//!   [`quantity`] read it, and also the settings of a node.
+//! - [`manifest`]: `mote.toml`, read key by key, so that every mistake names its line.
+//!   [`toml_reader`] and [`quantity`] read it, and also the settings of a node.
 //! - [`json`]: the stored form, which also travels with code
 //! - [`routes`]: hosts and paths, and the table in which the route of a request is found
 //!
@@ -38,6 +38,7 @@ pub mod fields;
 mod function;
 pub mod hop_by_hop;
 mod http;
+mod image;
 pub mod json;
 mod limits;
 pub mod manifest;
@@ -70,6 +71,7 @@ pub use egress::{ANY_HOST, Egress, Transport, USUAL_PORTS};
 pub use error::SpecError;
 pub use function::{CoapResource, FunctionSpec};
 pub use http::{CORS_AGE_S_MAX, Cors, HttpRules, StaticFiles, is_below, is_origin};
+pub use image::FunctionImage;
 pub use limits::{
     BODY_BYTES_DEFAULT, BODY_BYTES_MAX, DISK_BYTES_DEFAULT, INIT_TIMEOUT_MS_DEFAULT, Limits,
     MEMORY_BYTES_DEFAULT, MEMORY_BYTES_DEFAULT_NODE, MEMORY_BYTES_MIN, PIDS_DEFAULT,
@@ -82,7 +84,8 @@ pub use protocol::Protocol;
 pub use rate::{CALLS_AT_ONCE_MAX, RATE_CALLS_MAX, RATE_PERIOD_MS_MAX, Rate, Rates};
 pub use runtime::{
     CONCURRENCY_DEFAULT_CHAIN, CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO,
-    CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_PYTHON, CONCURRENCY_DEFAULT_SERVER, Runtime,
+    CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_PYTHON, CONCURRENCY_DEFAULT_RUST,
+    CONCURRENCY_DEFAULT_SERVER, CONCURRENCY_DEFAULT_WASM, Runtime,
 };
 pub use scale::{
     IDLE_TIMEOUT_MS_DEFAULT, INSTANCES_MAX, QUEUE_DEFAULT, QUEUE_MAX, SPARE_MAX, Scale,

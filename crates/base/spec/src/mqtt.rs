@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::secret::is_secret_name;
 
-/// Most MQTT triggers of one function. Each trigger has a connection of its own.
+/// Most MQTT triggers of one function. Each trigger has its own connection.
 pub const MQTT_TRIGGERS_MAX: usize = 16;
 /// Default for the messages that may be unacknowledged at once. This is enough to keep one instance
 /// of every runtime busy over a network with a few milliseconds of delay.
@@ -20,8 +20,8 @@ pub const MQTT_TEXT_BYTES_MAX: usize = 1_024;
 /// Longest topic of a message in bytes.
 pub const TOPIC_BYTES_MAX: usize = 1_024;
 
-/// Why two triggers of one function cannot subscribe to the same topics: to the broker, they would
-/// be the same client.
+/// Why two triggers of one function cannot subscribe to the same topics: the broker would take them
+/// for the same client.
 pub const SAME_FILTER: &str = "another trigger of this function has the same filter and broker";
 
 /// A subscription. Each of its messages becomes an invocation of the function.
@@ -451,7 +451,7 @@ fn check_reply(reply: &str, filter: &str) -> Result<(), String> {
             }
         }
     }
-    // In this example, each wildcard is replaced by a text that no real topic contains.
+    // In this example topic, a text that no real topic contains replaces each wildcard.
     let example = filter.replace(['+', '#'], "\u{1}");
     let topic = reply_topic(reply, filter, &example).unwrap_or_default();
     if !is_topic(&topic) {

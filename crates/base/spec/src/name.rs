@@ -87,9 +87,9 @@ pub fn kept<'a>(name: &'a str, namespace: Option<&str>) -> Cow<'a, str> {
     }
 }
 
-/// The full form of `NAME` or `NAME@TAG` as the function `of` writes it. `of` may be `NAME@TAG`,
-/// too. A name without a namespace means a function in the namespace of `of`. Returns `None` if the
-/// name is in another namespace.
+/// The full form of a name that occurs in the code of another function. `name` and `of`, the name of
+/// that other function, are `NAME` or `NAME@TAG`. A name without a namespace means a function in the
+/// namespace of `of`. Returns `None` if the name is in another namespace.
 pub fn beside<'a>(name: &'a str, of: &str) -> Option<Cow<'a, str>> {
     let base = |name: &'_ str| name.find('@').unwrap_or(name.len());
     let namespace = split(&of[..base(of)]).1;
@@ -101,8 +101,8 @@ pub fn beside<'a>(name: &'a str, of: &str) -> Option<Cow<'a, str>> {
     }
 }
 
-/// The namespace of a thing that the node keeps under this name, and the thing's name there. The
-/// reverse of [`kept`].
+/// The namespace of a thing that the node keeps under this name, and the thing's name in that
+/// namespace. The reverse of [`kept`].
 pub fn of_kept(name: &str) -> (Option<&str>, &str) {
     match name.split_once('/') {
         Some((namespace, name)) if is_label(namespace) => (Some(namespace), name),

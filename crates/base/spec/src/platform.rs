@@ -90,11 +90,11 @@ impl Platform {
     pub fn is_offered(self, runtime: Runtime) -> bool {
         match (self, runtime) {
             (_, Runtime::Server) => true,
-            (_, Runtime::Python | Runtime::Node) => true,
+            (_, Runtime::Python | Runtime::Node | Runtime::Bun | Runtime::Deno) => true,
             (_, Runtime::Go) => true,
             (Platform::TinyFaas | Platform::OpenFaas | Platform::Nuclio, Runtime::Exec) => true,
             (Platform::OpenWhisk | Platform::Fission, Runtime::Exec) => true,
-            (_, Runtime::Exec | Runtime::Chain) => false,
+            (_, Runtime::Exec | Runtime::Chain | Runtime::Wasm | Runtime::Rust) => false,
         }
     }
 }

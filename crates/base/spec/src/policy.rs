@@ -165,9 +165,9 @@ pub struct OpenFaasSettings {
     pub window_ms: u64,
     /// How long the rate must be exceeded before the alert fires: 5 s.
     pub for_ms: u64,
-    /// How often the alert is evaluated: 15 s.
+    /// The interval at which the alert is evaluated: 15 s.
     pub evaluate_ms: u64,
-    /// How often a firing alert is repeated: 40 s.
+    /// The interval at which a firing alert is repeated: 40 s.
     pub repeat_ms: u64,
     /// The size of a step, in percent of the maximum: 20.
     pub factor_percent: u32,
@@ -194,11 +194,11 @@ impl Default for OpenFaasSettings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Balance {
-    /// Of the instances with room, takes the one that holds the fewest invocations, and of several
-    /// such instances the oldest. If no instance has room, the invocation waits in the function's
+    /// Of the instances with room, takes the one that holds the fewest invocations, or the oldest
+    /// of several such instances. If no instance has room, the invocation waits in the function's
     /// only queue, and the instance that is free first takes the oldest invocation. This is the
     /// default, because a slow instance then delays no other invocations, and the work stays on few
-    /// instances if they can do it.
+    /// instances if those can handle it.
     #[default]
     LateBinding,
     /// Takes each instance in turn.

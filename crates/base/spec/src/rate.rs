@@ -9,8 +9,8 @@ pub const RATE_CALLS_MAX: u32 = 1_000_000;
 /// Longest period of a rate: a day.
 pub const RATE_PERIOD_MS_MAX: u64 = 86_400_000;
 
-/// A limit on calls in a period. Tokens are added evenly (GCRA), so the average is `calls` in
-/// `period_ms`, and after a pause, `burst` calls may arrive at once.
+/// A limit on calls in a period. Tokens are added evenly (GCRA), so the average is at most `calls`
+/// in `period_ms`. After a pause, `burst` calls may arrive at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {

@@ -29,9 +29,9 @@ pub struct Schedule {
     pub when: When,
     /// What happens if times passed while the node was off.
     pub missed: Missed,
-    /// Each run is delayed by a fixed time that is shorter than this, in milliseconds.
+    /// Each run is delayed by a constant time that is shorter than this, in milliseconds.
     pub jitter_ms: u64,
-    /// What happens at a time when the previous run has not ended.
+    /// What happens at a scheduled time if the previous run has not ended.
     pub overlap: Overlap,
     /// What the schedule sends to its function.
     pub call: ScheduledCall,
@@ -59,10 +59,10 @@ pub enum When {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Missed {
-    /// They cause no run.
+    /// These times cause no run.
     #[default]
     Skip,
-    /// They cause one run together.
+    /// Together, these times cause one run.
     RunOnce,
     /// Each of them causes a run, up to a limit.
     RunAll,
@@ -79,7 +79,7 @@ impl Missed {
     }
 }
 
-/// What happens at a time when the previous run has not ended.
+/// What happens at a scheduled time if the previous run has not ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Overlap {

@@ -1,7 +1,7 @@
 //! Finds the word that was probably meant.
 
-/// Returns the candidate that is most similar to `text`, if it is so similar that `text` may be a
-/// typing error.
+/// Returns the candidate that is most similar to `text`, if it is similar enough that `text` may be
+/// a typo.
 pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (text.chars().count() / 3).max(1);
     candidates

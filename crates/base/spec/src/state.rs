@@ -1,4 +1,4 @@
-//! The state of a function that its node keeps: the namespaces of state that the function may use,
+//! The state that a node keeps for a function: the namespaces of state that the function may use,
 //! and their size.
 
 /// Default quota for the keys and values of one namespace, in bytes.

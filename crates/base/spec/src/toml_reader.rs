@@ -1,7 +1,7 @@
 //! Reads a TOML file strictly and collects every mistake with its line.
 //!
-//! The manifest and the node's configuration are both read here, so that unknown keys, misplaced
-//! keys and values out of range are reported in the same way.
+//! This module reads both the manifest and the node's configuration, so both report unknown keys,
+//! misplaced keys and values out of range in the same way.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -59,8 +59,8 @@ pub struct Section<'t> {
     table: &'t DeTable<'t>,
     /// `[limits]`, or empty for the top level of the file.
     label: &'t str,
-    /// The name of the part to which TOML assigns a key below this section: `[limits]`, `that
-    /// trigger`.
+    /// The name of the part to which TOML assigns a key that follows this section: `[limits]`,
+    /// `that trigger`.
     part: &'t str,
 }
 
@@ -100,7 +100,7 @@ impl<'a> TomlReader<'a> {
         DeTable::parse(self.source).map_err(|error| {
             let line = error.span().map_or(0, |span| self.line(span.start));
             let words = error.message().lines().next().unwrap_or("not TOML");
-            // The most frequent mistake has a separate message, because the parser's message would
+            // The most frequent mistake gets its own message, because the parser's message would
             // mention booleans.
             let (text, hint) = match self.bare_word(line) {
                 Some((key, word)) => {

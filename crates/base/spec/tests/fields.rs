@@ -10,7 +10,8 @@ fn fields_of_the_node_are_known_by_their_names() {
         "MOTE-SCHEDULE_DUE",
         "mote_attempt",
         "MOTE_Caller",
-        // Programs receive these names as the same variables as the names with hyphens.
+        // Programs receive these names as the same variables as the corresponding names with
+        // hyphens.
         "mote.caller",
         "mote~caller",
         "mote'source.status",

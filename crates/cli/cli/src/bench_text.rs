@@ -86,7 +86,7 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
 fn row(name: &str, summary: &Summary) -> Vec<String> {
     let mut cells = vec![name.to_owned()];
     cells.extend(summary.percentiles().map(millis));
-    // The values describe answers, so they are shown only if there are answers.
+    // These values describe answers, so they are shown only if there are answers.
     let of_answers = |value: f64| (summary.p50_ms.is_some() || value > 0.0).then_some(value);
     cells.extend([millis(of_answers(summary.max_ms)), millis(of_answers(summary.mean_ms))]);
     cells

@@ -17,6 +17,7 @@ mod export;
 mod failure;
 mod fleet;
 mod functions;
+mod image;
 mod import;
 mod input;
 mod invocations;

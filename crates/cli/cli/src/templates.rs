@@ -1,4 +1,5 @@
-//! The templates of `mote new`. Each is a folder of `templates/`, and the program contains their files.
+//! The templates of `mote new`. Each template is a folder in `templates/`, and the program contains
+//! the files.
 
 /// A function to begin with.
 #[derive(Debug)]
@@ -23,9 +24,9 @@ macro_rules! template {
     };
 }
 
-/// All templates. The first one of a trigger, or of a language, has the short name: `mqtt` means
+/// All templates. The first one for a trigger, or for a language, has the short name: `mqtt` means
 /// `mqtt-python`, and `go` means `http-go`.
-pub static TEMPLATES: [Template; 14] = [
+pub static TEMPLATES: [Template; 16] = [
     template!("http-python", "answers HTTP requests, in Python", ["app.py", "test_app.py"]),
     template!("http-node", "answers HTTP requests, in JavaScript", ["index.mjs", "index.test.mjs"]),
     template!(
@@ -37,6 +38,16 @@ pub static TEMPLATES: [Template; 14] = [
         "http-go",
         "answers HTTP requests, in Go",
         ["handler.go", "handler_test.go", "go.mod"]
+    ),
+    template!(
+        "http-rust",
+        "answers HTTP requests, in Rust",
+        ["mote.toml", "Cargo.toml", "src/main.rs"]
+    ),
+    template!(
+        "http-wasm",
+        "answers HTTP requests, as a WebAssembly component in Rust",
+        ["mote.toml", "Cargo.toml", "src/main.rs", "README.md"]
     ),
     template!(
         "http-shell",
@@ -90,11 +101,31 @@ pub static TEMPLATES: [Template; 14] = [
     ),
 ];
 
-/// Types for editors, by the ending of the files of their language.
+/// Types for editors, by the file ending of the language.
 const TYPES: [(&[&str], (&str, &str)); 2] = [
     (&["py"], ("mote.pyi", include_str!("../../../../shims/python/mote.pyi"))),
     (&["mjs", "ts"], ("mote.d.ts", include_str!("../../../../shims/node/mote.d.ts"))),
 ];
+
+macro_rules! library {
+    ($($file:literal),+) => {
+        &[$((
+            concat!("mote-function/", $file),
+            include_str!(concat!("../../../../shims/rust/", $file)),
+        )),+]
+    };
+}
+
+/// The library that functions in Rust use.
+const RUST_LIBRARY: &[(&str, &str)] = library!(
+    "Cargo.toml",
+    "src/answer.rs",
+    "src/event.rs",
+    "src/lib.rs",
+    "src/services.rs",
+    "src/wire.rs",
+    "src/worker.rs"
+);
 
 /// Finds a template by its name, its trigger or its language.
 pub fn find(name: &str) -> Option<&'static Template> {
@@ -104,14 +135,19 @@ pub fn find(name: &str) -> Option<&'static Template> {
 }
 
 impl Template {
-    /// The file with the types of what a function receives, and its text. It is the same for all
-    /// functions of a language.
+    /// The file that declares the types of a function's arguments, and its text. The file is the
+    /// same for all functions in a language.
     pub fn types(&self) -> Option<(&'static str, &'static str)> {
         let has = |endings: &[&str]| {
             let mut all = self.files.iter().filter_map(|(file, _)| file.rsplit_once('.'));
             all.any(|(_, ending)| endings.contains(&ending))
         };
         TYPES.iter().find(|(endings, _)| has(endings)).map(|(_, types)| *types)
+    }
+
+    /// The files of the library that a function of this template uses, and their texts.
+    pub fn bundled(&self) -> &'static [(&'static str, &'static str)] {
+        if self.name == "http-rust" { RUST_LIBRARY } else { &[] }
     }
 
     /// The text of a file for the function `name`. `schema` is the place of the manifest's schema.
@@ -159,6 +195,8 @@ mod tests {
             ("python", "http-python"),
             ("typescript", "http-typescript"),
             ("go", "http-go"),
+            ("rust", "http-rust"),
+            ("wasm", "http-wasm"),
             ("mqtt", "mqtt-python"),
             ("mqtt-go", "mqtt-go"),
             ("chain", "chain-python"),
@@ -166,7 +204,7 @@ mod tests {
             assert_eq!(name(text), Some(expected), "{text}");
         }
         assert_eq!(name("http-"), None);
-        assert_eq!(name("rust"), None);
+        assert_eq!(name("cobol"), None);
     }
 
     #[test]

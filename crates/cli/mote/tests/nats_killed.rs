@@ -59,7 +59,7 @@ async fn no_acknowledged_increment_is_lost_when_processes_are_killed() {
             }
         }));
     }
-    // Each kill happens while increments run, and is followed by increments that are acknowledged.
+    // Each kill happens while increments run. Increments after the kill are acknowledged.
     let more = |count: u64| {
         let acknowledged = acknowledged.clone();
         let wanted = acknowledged.load(Ordering::Relaxed) + count;

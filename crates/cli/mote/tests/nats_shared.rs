@@ -19,7 +19,8 @@ async fn a_change_of_one_node_is_seen_by_the_others_at_once() {
         let seen = b.entry(&key).await.unwrap();
         assert_eq!((&seen.value[..], seen.version), (round.to_string().as_bytes(), version));
         assert!(b.keys().await.contains(&key), "{round}");
-        // The other node decides by the current state of the namespace, not by what it knew before.
+        // The other node decides by the current state of the namespace, not by the state that it
+        // knew before.
         let refused = b.put(&key, "x", Condition::Absent).await;
         assert_eq!(refused, Err(StateError::Conflict { version }));
         assert_eq!(b.delete(&key, Condition::Version(version)).await, Ok(true));
@@ -87,7 +88,7 @@ async fn two_nodes_together_keep_a_quota() {
     for node in &mut nodes {
         node.quota = Quota { bytes: 4_000, keys: 50, together_bytes: None };
     }
-    // Once seven eighths of a quota are used, the quota is counted exactly.
+    // Once seven eighths of a quota are used, usage is counted exactly.
     for number in 0..44 {
         nodes[0].put(&format!("first-{number}"), "x", Condition::None).await.unwrap();
     }

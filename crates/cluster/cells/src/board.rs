@@ -7,7 +7,8 @@ use mote_core::elsewhere::{Load, RevisionKey};
 
 use crate::frames::Refused;
 
-/// After a cell reported that it does not have a revision, how long it is not asked for it again.
+/// How long a cell is not asked for a revision again after it has reported that it does not have
+/// the revision.
 const ABSENT_NS: u64 = 1_000_000_000;
 
 /// The number of a cell, unique while the node runs.

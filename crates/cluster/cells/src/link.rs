@@ -194,7 +194,7 @@ impl Link {
         self.lock().streams.len()
     }
 
-    /// Makes the connection end as soon as nothing is on it any more.
+    /// Makes the connection end as soon as no invocation is left on it.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closing = true;

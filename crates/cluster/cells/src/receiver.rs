@@ -181,7 +181,7 @@ async fn run(
         Ran::NotHere => refuse(&link, id, Refused::NotHere),
         Ran::Busy => {
             refuse(&link, id, Refused::Busy);
-            // The other cell's count of the room here was wrong.
+            // The other cell has miscounted the room here.
             again.notify_one();
         }
         Ran::Answered(Err(fault)) => {
@@ -201,8 +201,8 @@ async fn run(
 }
 
 /// Reports the load to all cells if it has changed. The report goes into the outgoing bytes at
-/// once. If answers went first, the other cells would free the places of those answers, and a
-/// report that still counts these invocations would then take the places away again.
+/// once. If answers were sent first, the other cells would free the places of those answers, and a
+/// later report that still counts these invocations would take the places away again.
 fn refresh(shared: &Shared) {
     let load = load(shared);
     {
@@ -234,7 +234,7 @@ pub(crate) async fn report(shared: Arc<Shared>) {
     }
 }
 
-/// Sends the load again to a cell whose count of the room here was wrong.
+/// Sends the load again to a cell that has miscounted the room here.
 async fn correct(shared: Arc<Shared>, link: Arc<Link>, again: Arc<Notify>) {
     loop {
         again.notified().await;

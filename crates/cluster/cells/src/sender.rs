@@ -225,9 +225,9 @@ async fn serve(
                 link.tell(frame.stream, News::Fault(fault), true);
             }
             Kind::Result => {
-                // The frame contains what a function wrote. If it is malformed, only its own
-                // invocation fails, and not the connection, because invocations of other functions
-                // use it too.
+                // The frame contains what a function wrote. If the frame is malformed, only its own
+                // invocation fails. The connection stays open, because invocations of other
+                // functions use it too.
                 match frames::read_result(&frame) {
                     Ok(answer) => link.tell(frame.stream, News::Answer(answer), frame.end),
                     Err(Malformed(why)) => {
@@ -387,7 +387,8 @@ struct Open {
 }
 
 impl Open {
-    /// Marks the stream as ended by the other cell, so that it is not cancelled.
+    /// Marks the stream as ended by the other cell, so that dropping it does not cancel the
+    /// invocation.
     fn close(&mut self) {
         self.is_open = false;
         self.link.forget(self.id, false);

@@ -79,7 +79,7 @@ pub fn run() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .without_time()
-        // A closed log must not end anything else.
+        // If the log is closed, everything else must go on.
         .log_internal_errors(false);
     tracing_subscriber::registry().with(lines.with_target(false)).with(levels).init();
     // One thread is enough, because both parts wait for the network most of the time.

@@ -62,7 +62,7 @@ where
 
 /// Follows a watch like [`follow`], but keeps only a part of each object: `trim` removes the rest.
 /// The API server's notes about who set which field are never kept, because they are as large as
-/// the object.
+/// the object itself.
 pub(crate) fn follow_part<K, S>(
     what: &'static str,
     stream: S,

@@ -82,8 +82,8 @@ pub(crate) fn archive(name: &str, wanted: &Wanted) -> Result<Archive, String> {
     Ok(of_tar(packed.tar.into(), &planned.spec))
 }
 
-/// Rewrites the mistakes in the words of the resource, because nobody has seen the manifest that
-/// was made from it.
+/// Rewrites the mistakes in the words of the resource, because the user has not seen the manifest
+/// that was made from it.
 fn told(mistakes: &Mistakes) -> String {
     let one = |mistake: &mote_spec::toml_reader::Mistake| {
         let text = mistake.text.replace("mote.toml", "spec");

@@ -113,7 +113,7 @@ impl Authority {
     }
 }
 
-/// Removes the stored account, because the authority does not know it any more.
+/// Removes the stored account, because the authority no longer knows it.
 pub(crate) fn forget_account(folder: &Folder, directory: &str) {
     let _ = fs::remove_file(folder.account(directory));
 }

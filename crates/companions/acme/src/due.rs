@@ -11,17 +11,17 @@ use crate::folder::Present;
 pub(crate) const LOOK_MAX_S: u64 = 12 * 3_600;
 
 /// The window in which the authority suggests replacing a certificate (RFC 9773, 4.2), and the
-/// seconds after which it wants to be asked again.
+/// seconds after which the node should ask again.
 pub(crate) struct Window {
     pub(crate) suggested: SuggestedWindow,
     pub(crate) again_s: u64,
 }
 
 /// Returns the seconds until a certificate is due (0 if it is due now) and the seconds after which
-/// the next check must happen at the latest. Nodes set up at the same time would all reach the
-/// authority at once, so each certificate gets its own point within the window that the authority
-/// suggests (RFC 9773, 4.2). Without a suggestion, a certificate is due after two thirds of its
-/// lifetime.
+/// the next check must happen at the latest. Nodes that were set up at the same time would all
+/// contact the authority at once, so each certificate gets its own point in the window that the
+/// authority suggests (RFC 9773, 4.2). Without a suggestion, a certificate is due after two thirds
+/// of its lifetime.
 pub(crate) fn until(present: &Present, window: Option<&Window>, now_s: i64) -> (u64, u64) {
     let lifetime = present.not_after_s - present.not_before_s;
     let (at, again) = match window {

@@ -21,7 +21,7 @@ const CHAIN: &str = "fullchain.pem";
 const KEY: &str = "privkey.pem";
 const DIRECTORY: &str = "directory";
 const RECORD: &str = "record.json";
-/// More bytes than a certificate takes with its chain and its key.
+/// More bytes than a certificate takes together with its chain and its key.
 const PROBE_BYTES: usize = 64 << 10;
 /// The folders of the answers, which the node reads: one for answers over HTTP, and one for answers
 /// in a handshake.

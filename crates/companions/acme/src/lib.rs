@@ -4,8 +4,8 @@
 //! The node runs the program when the node itself starts, and again after the delay that the last
 //! run printed. The program looks at the certificate in its folder ([`folder`]) and decides whether
 //! a new one is due ([`due`]). If it is, the program orders one ([`order`]) from the authority
-//! ([`authority`]): it puts the answers to the authority's challenges into the folder, from which
-//! the node gives them to the authority. It also puts the certificate into the folder. The program
+//! ([`authority`]): it puts the answers to the authority's challenges into the folder, and the node
+//! passes them on to the authority. It also puts the certificate into the folder. The program
 //! prints the number of seconds after which the node should start it again, and exits. The library
 //! `instant-acme` implements the protocol. This crate must not know listeners, functions or the
 //! node's settings.
@@ -71,7 +71,8 @@ pub fn main() -> ExitCode {
 /// Checks the certificate once, and orders a new one if it is due. Returns the seconds until the
 /// next check.
 fn run(given: &Arguments) -> io::Result<u64> {
-    // Only root may be able to read these files, so they are read before the rights are given up.
+    // Only root may be able to read these files, so they are read before the process gives up its
+    // rights.
     let authority = Authority::read(given)?;
     let folder = Folder::open(&given.folder)?;
     confinement::confine(Rights {

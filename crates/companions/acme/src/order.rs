@@ -35,7 +35,7 @@ pub(crate) enum Failure {
     Limited(String),
     /// The authority could not verify that a name belongs to this machine.
     Unproven(String),
-    /// The authority does not know the account any more.
+    /// The authority no longer knows the account.
     NoAccount,
 }
 
@@ -65,7 +65,8 @@ fn words(problem: &Problem) -> String {
     format!("the authority says: {detail} ({})", kind.unwrap_or("no type"))
 }
 
-/// The text of an error and of its causes, because the error itself often says only what was tried.
+/// The text of an error and of its causes, because the error itself often names only what was
+/// tried.
 fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

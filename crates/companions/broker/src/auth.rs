@@ -96,7 +96,7 @@ struct Client {
     user: Option<Arc<str>>,
     /// The client id, after it was admitted.
     id: Option<String>,
-    /// Wakes the task that serves the client when the user is removed or changed.
+    /// Wakes the task that serves the client when the client's user is removed or changed.
     revoked: Arc<Notify>,
 }
 
@@ -104,11 +104,11 @@ pub(crate) struct Rules {
     anonymous: Anonymous,
     /// The digest of the node's own password.
     node: Digest,
-    /// Included in the digests of `proven`, so that they are useless outside this process.
+    /// Included in the digests in `proven`, so that these digests are useless outside this process.
     key: [u8; 32],
     users: RwLock<Users>,
     changed: Mutex<Option<SystemTime>>,
-    /// Digests of passwords that were right. Without them, each client that comes back after its
+    /// Digests of passwords that were right. Without them, each client that reconnects after its
     /// network was restarted would cost an expensive hash.
     proven: Mutex<HashMap<String, Digest>>,
     failures: Mutex<HashMap<IpAddr, (Instant, u32)>>,
@@ -239,8 +239,8 @@ impl Rules {
         })
     }
 
-    /// Returns the user for whom a certificate with these `names` stands. If there are several such
-    /// users, the client may choose one.
+    /// Returns the user for whom a certificate with these `names` was issued. If there are several
+    /// such users, the client may choose one.
     fn certified(&self, names: &[String], wanted: Option<&str>) -> Option<String> {
         let users = &self.users.read().users;
         let is_user = |name: &&String| {
@@ -421,7 +421,7 @@ impl Rules {
             if is_full {
                 return Some(ReasonCode::QuotaExceeded);
             }
-            // Counts as a session until the sessions are counted again.
+            // This connection counts as a session until the sessions are counted again.
             self.sessions.fetch_add(1, Ordering::Relaxed);
         }
         let connections = owners.get(id).map(|owner| owner.connections);
@@ -914,7 +914,7 @@ mod tests {
         let Poll::Ready(Some(check)) = known.as_mut().poll(&mut cx) else { panic!("not first") };
         drop(check);
         let Poll::Ready(Some(check)) = device.as_mut().poll(&mut cx) else { panic!("not second") };
-        // Then one guess of each address is checked, before the second guess of any address.
+        // Then one guess from each address is checked before the second guess from any address.
         drop((known, device, check));
         for at in (0..guesses.len()).step_by(2) {
             let polled = guesses[at].as_mut().poll(&mut cx);
@@ -964,8 +964,8 @@ mod tests {
             rules.connected(address(at), &id);
         }
         assert_eq!(rules.owners.lock().len(), usize::from(count), "all are connected");
-        // The connections are left without a report, because the library may not report how a
-        // connection ends.
+        // The connections end without a report, because the library may not report how a connection
+        // ends.
         (1..=count).for_each(|at| rules.leave(address(at)));
         assert_eq!(rules.owners.lock().len(), OWNERS_OF_ONE_MAX);
         assert_eq!(rules.own("bob-1", Some("alice"), false), None, "the oldest is free");

@@ -89,7 +89,8 @@ impl Kept {
         }
     }
 
-    /// Whether the node may publish a message to be kept for this topic. A yes counts as a promise.
+    /// Whether the node may publish a message to be kept for this topic. If the answer is yes, it
+    /// counts as a promise.
     pub(crate) fn promise(&self, topic: &str, now: Instant) -> bool {
         let mut table = self.table.lock();
         let may = table.may_keep(topic);
@@ -100,8 +101,8 @@ impl Kept {
     }
 
     /// Called when a client publishes for this topic. Sets the limit for the library's next
-    /// comparison. Returns `false` if the limit refuses a message that is to be kept. Then
-    /// [`Kept::compared`] must follow.
+    /// comparison. Returns `false` if the limit refuses a message that is to be kept. The caller
+    /// must then call [`Kept::compared`].
     pub(crate) fn begin(&self, topic: &str, is_node: bool) -> bool {
         let mut table = self.table.lock();
         if table.namespaces.is_empty() {
@@ -185,7 +186,7 @@ impl Table {
         }
     }
 
-    /// Counts the messages of each namespace anew.
+    /// Counts the messages of each namespace again.
     fn count(&mut self) {
         let mut counts: HashMap<String, usize> = HashMap::new();
         for topic in self.topics.keys() {
@@ -223,8 +224,8 @@ mod tests {
         (kept, router)
     }
 
-    /// Returns for how many new topics below `first` a client other than the node can have messages
-    /// kept.
+    /// Returns the number of new topics below `first` for which a client other than the node can
+    /// have messages kept.
     fn fill(kept: &Kept, router: &MessageRouter, first: &str) -> usize {
         let total = || kept.table.lock().topics.len();
         let before = total();

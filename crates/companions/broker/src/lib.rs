@@ -113,7 +113,7 @@ fn run() -> io::Result<()> {
     confinement::confine(Rights {
         uid: config.uid,
         memory_bytes: 512 << 20,
-        // Enough for every connection, the storage, and some more.
+        // Enough for every connection and the storage, with a few to spare.
         open_files: 4_096,
         files: Files::Folder(&folder),
         network: Network::Listen,

@@ -89,7 +89,8 @@ impl Users {
         text
     }
 
-    /// Replaces the file. The new file belongs to the owner of the folder, as whom the broker runs.
+    /// Replaces the file. The new file belongs to the owner of the folder, and the broker runs as
+    /// that user.
     fn save(&self, folder: &Path) -> io::Result<()> {
         let owner = std::fs::metadata(folder)?;
         let new = folder.join("users.toml.new");

@@ -107,7 +107,7 @@ pub enum Template {
 }
 
 impl Template {
-    /// Reads a template. A text that does not have the form `${ … }` is a constant.
+    /// Reads a template. A text without the form `${ … }` is a constant.
     pub fn read(node: &Node, names: &[String]) -> Result<Self, Mistake> {
         let template = match &node.kind {
             Kind::Text(text) => match inside(text) {

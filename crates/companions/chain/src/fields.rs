@@ -10,7 +10,7 @@ pub(crate) fn text_of(node: &Node) -> Result<&str, Mistake> {
     }
 }
 
-/// The mistake that a value does not have the form that it must have.
+/// Returns the mistake for a value that does not have the required form.
 pub(crate) fn expected(node: &Node, what: &str, form: &str) -> Mistake {
     Mistake::new(node.line, format!("{what} must be {form}, not {}", node.what()))
 }

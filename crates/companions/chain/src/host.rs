@@ -7,7 +7,7 @@ use crate::expression::{Val, get, int_of, text_of};
 /// The common prefix of the error types that the language defines.
 const ERRORS: &str = "https://serverlessworkflow.io/spec/1.0.0/errors/";
 
-/// What a run needs from its surroundings.
+/// The services that a run needs from its surroundings.
 pub trait Host {
     fn call(&self, call: Outgoing) -> LocalBoxFuture<'_, Result<Reply, Stop>>;
     /// Publishes a message to an MQTT topic.

@@ -142,8 +142,8 @@ impl Common {
         Ok(common)
     }
 
-    /// Returns the value itself if it is written in place. A text is the name of an entry in `use`,
-    /// which is then returned.
+    /// Returns the value itself if it is written in place. If the value is a text, it is the name
+    /// of an entry in `use`, and that entry is returned.
     fn resolve<'a>(
         map: &'a [(String, Node)],
         what: &str,

@@ -32,10 +32,10 @@ use crate::watchdog;
 
 /// The file descriptor of the connection to the engine.
 const CONNECTION: i32 = 3;
-/// The most requests of one run that are in progress. It stays within the number that the node
+/// The most requests that one run may have in progress. This is within the number that the node
 /// permits for one invocation.
 const REQUESTS_OF_ONE: usize = 48;
-/// The most requests of all runs together that are in progress.
+/// The most requests that all runs together may have in progress.
 const REQUESTS_MAX: usize = 200;
 /// A request takes one permit for each piece of this length. The next constant is the number of
 /// permits, which limits the bytes of all requests in progress.

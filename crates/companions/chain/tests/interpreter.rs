@@ -381,9 +381,9 @@ fn a_run_continues_with_the_step_that_it_had_reached() {
         for (_, step) in node.calls.borrow().iter() {
             *seen.entry(step.clone()).or_default() += 1;
         }
-        // The record of a step is on disk before the crash, so no step runs twice. Exceptions are
-        // the branch that lost its race, and calls that ran at the same time as the one whose
-        // record failed.
+        // The record of a step is on disk before the crash, so a step does not run twice.
+        // Exceptions are the branch that lost its race, and calls that ran at the same time as the
+        // one whose record failed.
         for (step, count) in seen {
             let beside = step.starts_with("map/") || step == "map" || step.starts_with("race/");
             assert!(count == 1 || beside, "{step} ran {count} times with a crash at {crash_at}");

@@ -14,7 +14,7 @@ use mote_core::shares::address_owner;
 use crate::config;
 
 /// How many handshakes with certificates an address may begin at once, and the pause before each
-/// further one. Many devices may share one address, and all begin at once when their router comes
+/// further one. Many devices may share one address, and all begin at once when their router is
 /// back.
 pub(crate) const BURST: u32 = 64;
 const PAUSE: Duration = Duration::from_millis(100);

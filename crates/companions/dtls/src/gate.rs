@@ -36,14 +36,14 @@ pub(crate) enum Stage {
 pub(crate) enum Flight {
     /// Its key exchange.
     Psk,
-    /// Its certificate, its key exchange, and a signature. If it is not asked for a certificate,
-    /// only the key exchange.
+    /// Its certificate, its key exchange, and a signature. If the client is not asked for a
+    /// certificate, only the key exchange.
     Certificate,
 }
 
 impl Flight {
     /// The number of the client's last unencrypted message. The hello and the hello with the cookie
-    /// come before.
+    /// come before it.
     fn last_number(self) -> u16 {
         match self {
             Self::Psk => 2,
@@ -249,7 +249,8 @@ mod tests {
                 assert_eq!(passes, passes_at.contains(&stage), "{stage:?} {datagram:?}");
             }
         }
-        // The library stores the parts, so they count. In a session it receives none of them.
+        // The library stores the parts, so they count. In a session, the library receives no such
+        // parts.
         let part = of(CERTIFICATE, 2, 9, 0, b"begin");
         assert_eq!(pieces(&part, Handshake, Flight::Certificate, &mut 0), None);
         assert_eq!(pieces(&part, End, Flight::Certificate, &mut 0), Some(Vec::new()));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dimpl::PskResolver;
 use mote_coap::dtls_frames::Psk;
 
-/// Length of the longest key in bytes. The keys of callers are shorter.
+/// Length of the longest key in bytes. Callers' keys are shorter.
 const KEY_BYTES_MAX: usize = 64;
 
 /// All valid keys. During a handshake, the library asks this for the key of an identity.

@@ -65,8 +65,8 @@ fn run(uid: u32) -> io::Result<()> {
     let node = rustix::stdio::stdin().try_clone_to_owned()?;
     confinement::confine(Rights {
         uid,
-        // Enough for all sessions if their clients make the library keep the most, which is five
-        // times the usual.
+        // Enough for all sessions, even if their clients make the library keep as much as it can,
+        // which is five times the usual amount.
         memory_bytes: 384 << 20,
         open_files: 16,
         // No files are needed, because the node has opened the sockets.

@@ -1,4 +1,4 @@
-//! The sessions and the current handshakes, without a socket and a clock. Datagrams and messages go
+//! The sessions and the current handshakes, without a socket or a clock. Datagrams and messages go
 //! in, and everything to be sent collects in [`Out`].
 
 use std::collections::HashMap;
@@ -27,17 +27,17 @@ pub(crate) const SESSIONS_OF_ONE_MAX: usize = if cfg!(test) { 24 } else { 1_024 
 pub(crate) const HANDSHAKES_MAX: usize = 256;
 pub(crate) const HANDSHAKES_OF_ONE_MAX: usize = 64;
 /// The most records of a handshake that the library may store, in 5 KiB each, for as long as the
-/// session lasts. A client sends two, or up to four with a certificate, and may repeat them some
-/// times.
+/// session lasts. A client sends two such records, or up to four with a certificate, and may repeat
+/// them several times.
 const KEPT_RECORDS_MAX: usize = 10;
 const KEPT_RECORDS_OF_CERTIFICATES_MAX: usize = 14;
 /// The most sessions whose clients have proved nothing that counts: they have no certificate, or
 /// the node has not confirmed that an authority signed it. Anybody can open such a session, so
 /// these sessions replace only each other.
 pub(crate) const UNPROVED_MAX: usize = if cfg!(test) { 5 } else { 512 };
-/// How long a session lasts in which the client sends nothing. A handshake costs a small device
-/// much energy, so a sensor that reports once in some hours must keep its session. An unused
-/// session costs only memory, and the session that was unused the longest makes room for a new one.
+/// How long a session lasts while the client sends nothing. A handshake costs a small device much
+/// energy, so a sensor that reports only every few hours must keep its session. An unused session
+/// costs only memory, and the session that was unused the longest makes room for a new one.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 /// How long a session with a client certificate lasts. The certificate may expire meanwhile.
 const OF_CERTIFICATE: Duration = Duration::from_secs(24 * 3600);
@@ -349,7 +349,7 @@ impl Sessions {
             After::Continues if taken => {
                 self.handshakes.insert(peer, handshake);
             }
-            // The client receives no answer and gives up the handshake by itself.
+            // The client receives no answer, and ends the handshake itself.
             _ => {}
         }
     }

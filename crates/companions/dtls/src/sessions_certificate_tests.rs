@@ -176,7 +176,7 @@ fn a_stranger_at_the_address_of_a_device_does_not_end_its_session() {
         assert!(told(&mut all).contains(&format!("{number} closed")));
         drop(again);
     }
-    // The same with another certificate that the node accepts.
+    // The same happens with another certificate that the node accepts.
     let former = all.last_number;
     begin(&mut all, Some(&own));
     assert!(!told(&mut all).contains(&format!("{former} closed")));
@@ -200,7 +200,7 @@ fn strangers_take_no_place_of_their_address() {
     stranger.exchange(&mut all, now);
     assert!(stranger.is_closed, "all places are those of devices");
     assert!(told(&mut all).is_empty());
-    // A new device takes the place of a stranger before that of another device.
+    // A new device takes a stranger's place before it takes another device's place.
     all.message(Message::Closed { session: 1 }, now);
     let now = later(now, MINUTE);
     Client::without_key(count, own, now).exchange(&mut all, now);
@@ -212,7 +212,7 @@ fn strangers_take_no_place_of_their_address() {
 }
 
 /// A stranger copies a client's second message and its address. The node then sends its part of a
-/// handshake, and repeats it only some times.
+/// handshake, and repeats it only a few times.
 #[test]
 fn a_copied_hello_brings_few_messages() {
     let own = certificate("device");

@@ -1,4 +1,4 @@
-//! The connection to the servers: making it, restoring it, and the text that says why there is
+//! The connection to the servers: how it is made and restored, and the text that says why there is
 //! none.
 
 use std::io;

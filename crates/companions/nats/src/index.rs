@@ -1,4 +1,4 @@
-//! What a node knows about the entries of a namespace: their keys, sequence numbers, sizes and
+//! What a node knows about the entries in a namespace: their keys, sequence numbers, sizes and
 //! times of expiry, but not their values. Pure.
 //!
 //! The stream is authoritative, and the index may be behind it. A change therefore requires the
@@ -56,7 +56,7 @@ pub(crate) struct Index {
     removed: VecDeque<Removed>,
     keys: u64,
     bytes: u64,
-    /// The sequence number of the message that removed everything before it.
+    /// The sequence number of the last message that marks everything before it as removed.
     cleared: u64,
     /// The last sequence number that the follower has reached.
     pub(crate) reached: u64,
@@ -79,7 +79,7 @@ pub(crate) struct Removed {
 pub(crate) struct Reserved {
     keys: u64,
     bytes: u64,
-    /// Whether so much of the quota is used that the write must first see all writes of other
+    /// Whether the quota is so nearly used up that the write must first see all writes of other
     /// nodes.
     pub(crate) is_strict: bool,
 }
@@ -143,13 +143,13 @@ impl Index {
         (self.pending_keys, self.pending_bytes) = (older.pending_keys, older.pending_bytes);
     }
 
-    /// Remembers that a message which says that a key was removed must itself be removed later.
+    /// Remembers that a removal message must itself be removed later.
     pub(crate) fn remove_later(&mut self, removed: Removed) {
         self.removed.push_back(removed);
     }
 
-    /// Returns the sequence numbers of messages that say that keys were removed and that every node
-    /// has seen by now. The messages are forgotten.
+    /// Returns the sequence numbers of removal messages that every node has seen by now, and
+    /// forgets these messages.
     pub(crate) fn take_removed(&mut self, now_ms: u64, most: usize) -> Vec<u64> {
         let mut sequences = Vec::new();
         while sequences.len() < most

@@ -44,7 +44,7 @@ pub(crate) fn keys(namespace: &Namespace) -> String {
     format!("mote.kv.{}.k.", part(namespace))
 }
 
-/// The subject of the message that says that everything before it was removed.
+/// The subject of the message that marks everything before it as removed.
 pub(crate) fn cleared(namespace: &Namespace) -> String {
     format!("mote.kv.{}.cleared", part(namespace))
 }

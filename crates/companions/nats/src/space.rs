@@ -28,7 +28,7 @@ pub(crate) const REMOVED: &str = "Mote-Removed";
 /// How long a message with [`REMOVED`] stays, so that every connected node sees it. A node that was
 /// not connected reads the whole stream again.
 const REMOVED_STAYS_MS: u64 = 120_000;
-/// How often messages that are due for removal are looked for, and the most that are removed at a
+/// How often the node looks for messages that are due for removal, and how many it removes at a
 /// time.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 const REMOVED_PER_LOOK: usize = 1_000;
@@ -144,7 +144,7 @@ impl Space {
         let mut progress = self.progress.subscribe();
         let there = progress.wait_for(|progress| progress.reached >= last);
         if timeout(LAG_PATIENCE, there).await.is_err() {
-            // The last message may already be removed and then never arrives.
+            // The last message may already have been removed. It then never arrives.
             self.read_again(connection, until).await?;
         }
         Ok(last)

@@ -2,7 +2,7 @@
 //!
 //! A namespace is a stream, and a key is a subject of that stream. The stream keeps the last
 //! message of each subject. The version of an entry is the sequence number of its message. A change
-//! requires that the last message of its subject is still the one on which the change was decided.
+//! requires that the last message of its subject is still the one on which the decision was based.
 //! Nodes therefore need not know each other, and no acknowledged change is lost.
 
 use std::collections::HashMap;
@@ -606,7 +606,7 @@ mod tests {
         assert_eq!(decide(&absent, &held(4, None), false, 0), Step::Look);
         assert_eq!(decide(&absent, &held(4, None), true, 0), conflict(4));
         let write = |expected| Step::Write { value: Bytes::new(), expires_ms: 0, expected };
-        // A key that was removed or has expired still has a last message.
+        // A key that was removed or that has expired still has a last message.
         let removed = Held { is_removed: true, ..held(4, None) };
         assert_eq!(decide(&absent, &removed, false, 0), write(Some(4)));
         let ended = Held { expires_ms: 5, ..held(4, None) };

@@ -79,8 +79,8 @@ async fn fetch(
     fetched
 }
 
-/// Asks a consumer for the messages that are there now. The server ends its answer with a message
-/// that has a status and no content, unless it has sent as many as were asked for.
+/// Asks a consumer for the messages that are there now. Unless it has sent as many messages as were
+/// asked for, the server ends its answer with a message that has a status and no content.
 async fn pull(
     connection: &Connection,
     stream: &str,
@@ -123,7 +123,7 @@ async fn pull(
 }
 
 /// The header fields that the sender of a message has set. Fields that begin with `Nats-` are
-/// instructions to the server or notes of the server. The only exception is the id by which the
+/// instructions to the server or the server's own notes. The only exception is the id by which the
 /// server recognises a message that is sent again.
 fn fields(headers: Option<&HeaderMap>) -> Vec<(String, String)> {
     let mut fields = Vec::new();

@@ -1,4 +1,4 @@
-//! Restores files of a node whose tables a new version has changed.
+//! Restores a node's files whose tables a new version has changed.
 //!
 //! Before a node changes the tables of `mote.db`, it keeps the file as `mote.db.format-4`. A
 //! version that never became ready has accepted no work, so its file can be replaced by that copy.

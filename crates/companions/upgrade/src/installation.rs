@@ -84,7 +84,7 @@ impl Installation {
         }
         // The test creates a file, because a file system can be read-only even though the
         // permissions allow writing. The file's name is always the same, so that the next command
-        // removes a file that a killed one has left.
+        // removes a file that a killed command has left.
         for folder in [&self.state, &self.prefix.join("bin")] {
             let probe = folder.join(".mote-upgrade-probe");
             let _ = std::fs::remove_file(&probe);
@@ -166,8 +166,8 @@ fn refuse_others(prefix: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Finds a user, neither root nor `own`, who may write to the file as a member of its group. Debian
-/// gives /usr/local to the group staff, which usually has no members.
+/// Finds a user other than root and `own` who may write to the file as a member of its group.
+/// Debian gives /usr/local to the group staff, which usually has no members.
 fn other_member(meta: &std::fs::Metadata, own: u32) -> Option<String> {
     if meta.mode() & 0o1020 != 0o0020 || meta.gid() == 0 {
         return None;

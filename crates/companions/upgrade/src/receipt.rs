@@ -76,7 +76,7 @@ impl Receipt {
         OTHER_SERVICES.into_iter().find(other)?.strip_prefix("service ")
     }
 
-    /// Takes over another receipt's line for the file `path`, unless this receipt already names the
+    /// Copies another receipt's line for the file `path`, unless this receipt already names the
     /// file.
     pub(crate) fn adopt(&mut self, path: &Path, other: &Receipt) {
         let names = |line: &&String| file(line).is_some_and(|(_, named)| named == path);
@@ -97,8 +97,8 @@ impl Receipt {
         }
     }
 
-    /// Writes the receipt, using a rename. `other` is a receipt whose files exist as well for the
-    /// time being.
+    /// Writes the receipt, using a rename. `other` is a receipt whose files also exist for the time
+    /// being.
     pub(crate) fn write(&self, path: &Path, other: Option<&Receipt>) -> Result<(), Failure> {
         let state = if other.is_some() { "incomplete" } else { "complete" };
         let mut lines: Vec<&str> = self.lines.iter().map(String::as_str).collect();

@@ -80,9 +80,9 @@ impl Service {
         (status == 200).then(|| status_of["version"].as_str().map(str::to_owned))?
     }
 
-    /// Lifts the limit of starts for these socket units, until [`Self::set_limits`]. systemd closes
-    /// a socket whose service has failed 20 times within 2 s, and each waiting connection starts
-    /// the service again. The change takes effect with [`Self::reload`].
+    /// Lifts the start limit of these socket units until [`Self::set_limits`] is called. systemd
+    /// closes a socket whose service has failed 20 times within 2 s, and each waiting connection
+    /// starts the service again. The change takes effect with [`Self::reload`].
     fn lift_limits(&self, sockets: &[String]) -> Result<(), Failure> {
         for unit in sockets {
             let path = exception(unit);
@@ -94,7 +94,7 @@ impl Service {
         Ok(())
     }
 
-    /// Restores the limit of starts for the socket units.
+    /// Restores the start limit of the socket units.
     pub(crate) fn set_limits(&self) -> Result<(), Failure> {
         for unit in SOCKETS {
             let path = exception(unit);

@@ -13,7 +13,7 @@ use crate::failure::{ARCHIVE, Failure};
 const ARCHIVE_BYTES_MAX: u64 = 256 << 20;
 /// The time limit for connecting, and for receiving the head of the answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
-/// The time limit for the whole archive. A slow link of an edge machine has 256 kbit/s.
+/// The time limit for the whole archive. A slow link to an edge machine has 256 kbit/s.
 const ARCHIVE_PATIENCE: Duration = Duration::from_secs(1_800);
 
 /// The hint if something other than an archive was named.
@@ -87,8 +87,8 @@ fn download(url: &str) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// A file that disappears with this process. `/var/tmp` is preferred, because `/tmp` is in memory
-/// on many machines.
+/// Creates a file that disappears with this process. `/var/tmp` is preferred, because `/tmp` is in
+/// memory on many machines.
 fn unnamed() -> std::io::Result<File> {
     match std::env::var_os("TMPDIR") {
         Some(folder) => tempfile::tempfile_in(folder),

@@ -210,7 +210,7 @@ impl Transaction {
     /// Ends the upgrade without keeping any of its files.
     pub(crate) fn end(&self, installation: &Installation) -> Result<(), Failure> {
         // Removing a folder takes several steps. After the rename, an interruption leaves only a
-        // folder that is not needed any more.
+        // folder that is no longer needed.
         let new = new_folder(installation);
         remove(&new)?;
         std::fs::rename(&self.folder, &new).map_err(|error| Failure::file(&self.folder, &error))?;
@@ -272,8 +272,8 @@ fn restore(installation: &Installation, from: &Path) -> Result<(), Failure> {
     kept.write(&receipt_path, None)
 }
 
-/// Removes the files with which a killed `install.sh` has tested whether it can write. They are in
-/// the folders of the installed files and in the prefix above those.
+/// Removes the files with which a killed `install.sh` has tested whether it can write. The test
+/// files are in the folders of the installed files, and in the prefix above these folders.
 fn remove_probes(receipt: &Receipt) {
     let of_files = receipt.files().filter_map(|(_, path)| path.parent());
     let folders: BTreeSet<&Path> =

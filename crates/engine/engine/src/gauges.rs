@@ -1,5 +1,6 @@
 //! What functions use now, for scrapes: their queues, running calls, memory and processor time, and
-//! the memory budget of the node. A function without instances and waiting calls has no series.
+//! the memory budget of the node. A function with neither instances nor waiting calls has no
+//! series.
 
 use std::collections::BTreeMap;
 use std::fmt;

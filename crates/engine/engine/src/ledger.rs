@@ -8,8 +8,8 @@
 //! ended, so that the sum never exceeds the budget. A caller whose request was refused is notified
 //! when memory was given back.
 //!
-//! Lock order: the books are a leaf. The books may be locked while a pool is locked, but a pool
-//! must not be locked while the books are.
+//! Lock order: the books are a leaf. The books may be locked while a pool is locked, but no pool
+//! may be locked while the books are locked.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,13 +26,14 @@ use tokio::sync::{Notify, oneshot};
 
 use mote_process::clock::now_ns;
 
-/// A start that takes longer than this waits for something other than the processor (for instance
-/// for another host to which a server connects), so it no longer prevents other starts.
+/// A start that takes longer than this is waiting for something other than the processor (for
+/// instance, a server waits for another host), so it no longer prevents other starts.
 const STARTING_NS: u64 = 1_000_000_000;
 /// How often admission is repeated because a victim was given work in the meantime.
 const ROUNDS: usize = 4;
-/// How many waiters are notified at once when memory was given back. This is more than can use the
-/// memory, but far fewer than the functions that a node may have.
+/// How many waiters are notified at once when memory was given back. The number is larger than the
+/// number of waiters that could use the memory, but far smaller than the number of functions that a
+/// node may have.
 const WAKES: usize = 8;
 
 /// A request for room for one instance: what the room is for, and whether other instances may be
@@ -58,7 +59,7 @@ pub struct RoomRequest<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     pub lack: Lack,
-    /// In how many nanoseconds there may be room; `None` if nothing will be free soon.
+    /// In how many nanoseconds there may be room; `None` if no room is expected soon.
     pub room_in_ns: Option<u64>,
     /// The exceeded limit of the namespace, if that is the reason of the refusal.
     pub exceeded: Option<Exceeded>,
@@ -219,8 +220,8 @@ impl Ledger {
             for source in &sources {
                 source.survey(wish, now_ns, &mut survey);
             }
-            // Namespaces that hold more than their share make room first. They take nothing from
-            // the others.
+            // Namespaces that hold more than their share make room first, and take nothing from the
+            // others.
             let above = shares.as_ref().map_or(Vec::new(), |shares| shares.above.clone());
             let is_divided = !above.is_empty();
             let mut first = Survey { only: Some(above), ..Survey::default() };
@@ -353,8 +354,8 @@ impl Ledger {
 }
 
 impl Books {
-    /// The bytes that stay taken, without those of leaving instances and including those that are
-    /// promised.
+    /// The bytes that stay taken, not counting those of leaving instances, but counting those that
+    /// are promised.
     fn held(&self) -> u64 {
         self.taken - self.leaving + self.promised
     }

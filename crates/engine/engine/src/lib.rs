@@ -6,9 +6,9 @@
 //! management API. Of the store, it knows only the trees of code (`trees.rs`) and the secrets.
 //!
 //! - `entry/`: finds the revision that serves a name, and exchanges invocations with other cells
-//! - `revision/`: one immutable revision with its queue (`pool.rs`; [`mote_pool`] decides which worker
-//!   runs which invocation), its deadlines, starts and stops (`reconciler.rs`), the room for its
-//!   instances (`starts.rs` with `ledger.rs`), `mote scale` and the log
+//! - `revision/`: one immutable revision with its queue (`pool.rs`; [`mote_pool`] decides which
+//!   worker runs which invocation), its deadlines, starts and stops (`reconciler.rs`), the room for
+//!   its instances (`starts.rs` with `ledger.rs`), manual scaling (`mote scale`) and the log
 //! - `instance/`: the life of an instance, and its requests to the backend (`launch.rs`) and the node
 //! - `link/`: the sockets to workers and to functions that are HTTP servers
 //! - `thread/`: the threads of the data path, and polling instead of sleeping
@@ -38,7 +38,7 @@ pub use entry::routes::{Route, Serving};
 pub use entry::settings::{Config, Interpreters};
 pub use entry::traces::{EndedCall, Outcome, Recorded, Tracer};
 pub use entry::watch::{Ended, Watch, Watching};
-pub use instance::launch::{CODE_DIR, PACKAGES_DIR};
+pub use instance::launch::{CODE_DIR, PACKAGES_DIR, WASM_PROGRAM};
 pub use instance::program::Program;
 pub use mote_pool::Why;
 pub use revision::manual::Scaled;

@@ -1,10 +1,11 @@
 //! Counters and histograms, which are rendered as Prometheus' text format on request.
 //!
 //! Metric handles are created once per function and kept by its revisions, so that the request path
-//! touches only atomics and one short lock, and never a label map. Labels come from closed lists.
+//! touches only atomics and one short lock, and never a map of labels. Label values come from
+//! closed lists.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::durations::{DurationHistogram, Latencies};
@@ -171,6 +172,7 @@ impl Metrics {
                 by_trigger: Default::default(),
                 timings: OnceLock::new(),
                 ended_cpu_ns: AtomicU64::new(0),
+                is_forgotten: AtomicBool::new(false),
                 egress: Destinations::default(),
             })
         };
@@ -184,7 +186,9 @@ impl Metrics {
 
     /// Forgets a removed function, so that its series are no longer exposed.
     pub fn forget(&self, name: &FunctionName) {
-        self.functions.lock().remove(name);
+        if let Some(forgotten) = self.functions.lock().remove(name) {
+            forgotten.is_forgotten.store(true, Ordering::Relaxed);
+        }
         let function = || name.as_str().to_owned();
         let label = FunctionLabel { function: function() };
         for trigger in TRIGGERS {
@@ -258,6 +262,9 @@ pub struct FunctionMetrics {
     by_trigger: [OnceLock<TriggerMetrics>; TRIGGERS.len()],
     timings: OnceLock<Timings>,
     ended_cpu_ns: AtomicU64,
+    /// Whether the function is removed. Its instances may end later, and must not bring its series
+    /// back.
+    is_forgotten: AtomicBool,
     /// What is carried to and from the destinations of the manifest.
     pub(crate) egress: Destinations,
 }
@@ -343,7 +350,7 @@ impl FunctionMetrics {
     }
 
     /// Counts an invocation that ended with a fault. Its durations count like those of answered
-    /// invocations if it has waited or run; a refusal at once says nothing about them.
+    /// invocations if it has waited or run; an immediate refusal says nothing about durations.
     pub fn failed(&self, trigger: Trigger, fault: &Fault, phases: &Phases) {
         let outcome = fault.answer().outcome;
         let at = OUTCOMES.iter().position(|o| *o == outcome).unwrap_or(5);
@@ -363,13 +370,18 @@ impl FunctionMetrics {
 
     /// Counts the end of an instance that was ready.
     pub fn ended(&self, reason: &'static str) {
-        self.families.instances.get_or_create(&self.label()).dec();
+        if !self.is_forgotten.load(Ordering::Relaxed) {
+            self.families.instances.get_or_create(&self.label()).dec();
+        }
         self.stopped(reason);
     }
 
     /// Counts the end of an instance that never became ready.
     pub fn stopped(&self, reason: &'static str) {
         debug_assert!(STOP_REASONS.contains(&reason), "{reason} would never be forgotten");
+        if self.is_forgotten.load(Ordering::Relaxed) {
+            return;
+        }
         let labels = StopLabels { function: self.function.as_str().to_owned(), reason };
         self.families.stops.get_or_create(&labels).inc();
     }
@@ -390,7 +402,7 @@ impl FunctionMetrics {
         starts.map_or((0, 0), |starts| starts.count_and_sum_ns())
     }
 
-    /// The durations so far. A trigger that nothing came by is left out.
+    /// The durations so far. Triggers without invocations are left out.
     pub fn durations(&self) -> FunctionDurations {
         let of = |histogram: Option<&DurationHistogram>| {
             histogram.cloned().unwrap_or_default().counts_and_sum_ns()
@@ -414,8 +426,8 @@ impl FunctionMetrics {
         self.timings.get().map_or(0, |timings| timings.cold_starts.get())
     }
 
-    /// The time from arrival to the head of the answer, in nanoseconds, that a `share` (0 to 1) of
-    /// all answers did not exceed. `None` before the first answer.
+    /// The quantile `share` (0 to 1) of the time from arrival to the head of the answer, in
+    /// nanoseconds. `None` before the first answer.
     pub fn latency_ns(&self, share: f64) -> Option<u64> {
         self.timings.get()?.latencies.quantile(share)
     }
@@ -466,7 +478,10 @@ mod tests {
         second.failed(Trigger::Coap, &Fault::Stopping, &Phases::default());
         assert_eq!(total(&first), 2);
 
+        first.ready(1);
         metrics.forget(&name);
+        first.ended("removed");
+        assert!(!metrics.render().contains("thermo"), "a late end brings no series back");
         assert_eq!(total(&metrics.function(&name)), 0, "a function of the same name begins anew");
     }
 }

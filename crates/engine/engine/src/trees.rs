@@ -21,8 +21,8 @@ const LOOK_PAUSE: Duration = Duration::from_secs(10);
 /// The trees that instances may be using.
 #[derive(Default)]
 pub struct Trees {
-    /// The revisions that were created since the start of the node and that something still refers
-    /// to. Their instances may keep running after their routes and rows have been removed.
+    /// The revisions that were created since the start of the node and are still referenced. Their
+    /// instances may keep running after their routes and rows have been removed.
     made: Mutex<Vec<Weak<Revision>>>,
     wanted: Notify,
 }
@@ -41,12 +41,25 @@ impl Trees {
     }
 }
 
-/// Runs a collection whenever one is requested. Runs for the life of the node.
-pub async fn collect(trees: Arc<Trees>, engine: Engine, store: Arc<Store>) {
+/// Runs a collection whenever one is requested, and `also` after each, which may block. Runs for the
+/// life of the node.
+pub async fn collect(
+    trees: Arc<Trees>,
+    engine: Engine,
+    store: Arc<Store>,
+    also: impl Fn(&Store) + Clone + Send + 'static,
+) {
     loop {
         trees.wanted.notified().await;
         tokio::time::sleep(CALM).await;
-        while collect_once(&trees, &engine, &store).await {
+        loop {
+            let leaving = collect_once(&trees, &engine, &store).await;
+            let (also, store) = (also.clone(), store.clone());
+            // The panic hook logs a panic in that thread, and the next collection tries again.
+            let _ = spawn_blocking(move || also(&store)).await;
+            if !leaving {
+                break;
+            }
             tokio::time::sleep(LOOK_PAUSE).await;
         }
     }
@@ -84,7 +97,7 @@ pub fn warn_of(left: &[String]) {
 /// function whose code differs. It reads all code, so it does not run during the start.
 pub async fn verify(engine: Engine, store: Arc<Store>) {
     for revision in engine.revisions() {
-        // The name of a code tree is the hash of its content. The name of a package tree is not.
+        // The name of a code tree is the hash of its content, unlike the name of a package tree.
         let Some(hash) = revision.trees_in_use().next() else { continue };
         let store = store.clone();
         let verified = spawn_blocking(move || store.verify_code(&hash)).await;

@@ -309,7 +309,7 @@ async fn request_bodies_wait_for_the_workers_credit() {
     assert_eq!(patient(call).await.unwrap().unwrap(), "5000000");
 }
 
-/// Somebody who watches sees every call with its answer, and changes none.
+/// A watcher sees every call with its answer, and changes none of them.
 #[tokio::test]
 async fn a_watch_sees_each_call() {
     struct Seen(mpsc::UnboundedSender<(String, Result<u16, String>)>);
@@ -339,7 +339,7 @@ async fn a_watch_sees_each_call() {
     let answered = bench.engine.invoke(&route, bench.invocation("POST", body, 60_000));
     assert_eq!(patient(answered).await.unwrap().status, 200);
     assert_eq!(seen.recv().await.unwrap(), ("f@1 POST".to_owned(), Ok(200)));
-    // Not every run is a call that somebody made.
+    // Some runs are not calls from a caller.
     let body = Body::whole("b");
     let answered = bench.engine.run(&route, bench.invocation("POST", body, 60_000));
     assert_eq!(patient(answered).await.unwrap().status, 200);
@@ -348,7 +348,7 @@ async fn a_watch_sees_each_call() {
     let late = bench.engine.invoke(&route, bench.invocation("GET", Body::Empty, 60_000));
     let fault = patient(late).await.unwrap_err().to_string();
     assert_eq!(seen.recv().await.unwrap(), ("f@1 GET".to_owned(), Err(fault)));
-    // After the end of the watch, calls are shown to nobody.
+    // After the watch has ended, no more calls are shown.
     drop(watching);
     let unseen = bench.engine.invoke(&route, bench.invocation("GET", Body::Empty, 60_000));
     let _ = patient(unseen).await;

@@ -1,4 +1,4 @@
-//! Which instances the engine puts into the background, and when it lets them compete again
+//! Tests which instances the engine puts into the background, and when it lets them compete again
 //! (docs/decisions/0009-neighbours.md). The test sets the measured values.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -10,8 +10,8 @@ use mote_spec::FunctionName;
 mod support;
 use support::*;
 
-/// This time is far longer than the pause between two measurements in the background and than a
-/// lift.
+/// This time is far longer than a lift, and than the pause between two measurements in the
+/// background.
 const LONG: Duration = Duration::from_secs(1);
 const PATIENT: Duration = Duration::from_secs(20);
 

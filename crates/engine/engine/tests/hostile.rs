@@ -1,6 +1,6 @@
-//! Tests the engine with workers that violate the rules. They claim, send and withhold whatever
-//! suits them. No worker may make the node keep more than its bounds, or keep others from using the
-//! data path.
+//! Tests the engine with workers that violate the rules. Such workers claim, send and withhold
+//! whatever suits them. No worker may make the node keep more than its limits permit, or keep
+//! others from using the data path.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -107,7 +107,7 @@ async fn a_worker_that_never_reads_its_credit_is_ended() {
     until_ended(&revision, &sent).await;
 }
 
-/// A body of many chunks that counts how many were taken.
+/// A body of many chunks that counts how many of them were taken.
 struct Endless(Arc<AtomicUsize>);
 
 impl BodySource for Endless {

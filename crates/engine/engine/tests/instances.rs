@@ -1,4 +1,5 @@
-//! How many instances a function has, and in which states: idle, kept, prewarmed, spare and paused.
+//! Tests how many instances a function has, and in which states: idle, kept, prewarmed, spare and
+//! paused.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -149,7 +150,8 @@ async fn what_waits_changes_with_what_functions_need() {
     };
     bench.publish(|spec| spec.limits.pids = 16);
     until_waiting(16).await;
-    // The same number of programs must wait, but of another kind, because a limit has changed.
+    // The same number of programs must wait, but they are of another kind, because a limit has
+    // changed.
     bench.publish(|spec| spec.limits.pids = 32);
     until_waiting(32).await;
 }
@@ -227,7 +229,8 @@ async fn scaling_by_hand_leaves_spare_ones_alone_and_uses_them() {
         spec.scale.max = Some(2);
     });
     until_states(&revision, &["spare"]).await;
-    // The spare serves, and another spare replaces it. That one has then been idle for longer.
+    // The spare serves, and another spare replaces it. That other spare has then been idle for
+    // longer.
     for _ in 0..2 {
         assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap().unwrap(), "a");
         until_states(&revision, &["ready", "spare"]).await;

@@ -1,4 +1,4 @@
-//! What happens to calls when the revision of a function is replaced or removed, or when its
+//! Tests what happens to calls when the revision of a function is replaced or removed, or when its
 //! traffic is split.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -46,7 +46,7 @@ async fn what_waits_for_a_replaced_revision_is_answered_by_the_next() {
     let waiting: Vec<_> = (0..3).map(|_| bench.call(&old, "POST", "")).collect();
     until_queued(&old, 3).await;
     // There are fewer places in the queue than waiting invocations, but invocations that were
-    // already admitted keep theirs.
+    // already admitted keep their places.
     let new = bench.revision(2, |spec| spec.scale.queue = 1);
     patient(new.warm()).await.unwrap();
     bench.engine.publish(new.clone());

@@ -1,5 +1,5 @@
-//! Requests of workers for services of their node. The tests provide both the services and the
-//! workers. They check what arrives, which limits apply, and what ends with its invocation.
+//! Tests the requests of workers for services of their node. The tests provide both the services
+//! and the workers. They check what arrives, which limits apply, and what ends with its invocation.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -121,7 +121,7 @@ async fn requests_are_answered_whenever_their_answer_is_there() {
     let caller = bench.call(&revision, "POST", "x");
     let later = patient(seen.recv()).await.unwrap();
     let outside = patient(seen.recv()).await.unwrap();
-    // A request outside an invocation gets the function's whole time.
+    // A request outside any invocation may take the function's whole time.
     assert!(outside.deadline_ns >= later.deadline_ns);
     outside.answer.send(Answer::text(Status::Denied, "no")).unwrap();
     later.answer.send(Answer::text(Status::Done, "later")).unwrap();

@@ -1,5 +1,5 @@
-//! What happens to calls and to later starts when a worker dies, ends itself, closes its connection
-//! or breaks the protocol.
+//! Tests what happens to calls and later starts when a worker dies, exits by itself, closes its
+//! connection or breaks the protocol.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -176,7 +176,7 @@ async fn a_request_that_ends_its_worker_keeps_no_other_caller_waiting() {
             // One of these calls may have been in the worker when the worker ended.
             served += usize::from(patient(other).await.unwrap().is_ok());
         }
-        // The death does not count either if the caller has left by then.
+        // Even if the caller has left by then, the death does not count.
         let gone = bench.call(&revision, "POST", "die");
         patient(async {
             let is_running = || revision.status().instances.iter().any(|i| i.in_flight > 0);

@@ -13,7 +13,7 @@ pub enum Admission {
 }
 
 /// Decides about one arrival. `worker_free` says whether some worker may take another frame. An
-/// arriving invocation never overtakes the waiting ones.
+/// arriving invocation never overtakes waiting ones.
 pub fn admit(worker_free: bool, waiting: usize, queue_max: u32) -> Admission {
     if worker_free && waiting == 0 {
         Admission::Dispatch
@@ -24,10 +24,10 @@ pub fn admit(worker_free: bool, waiting: usize, queue_max: u32) -> Admission {
     }
 }
 
-/// How much work a worker may hold in addition to the work that it runs, in nanoseconds of the
-/// worker's mean service time. Up to this amount, a worker that has just ended an invocation finds
-/// the next one in its socket, which saves one wake-up per invocation. Beyond this amount, choosing
-/// the worker late is worth more than the saved wake-up.
+/// How much work a worker may hold in addition to the work that it runs, in nanoseconds: the number of
+/// invocations times the worker's mean service time. Up to this amount, work is sent ahead: a worker that has just ended
+/// an invocation finds the next one in its socket, which saves one wake-up per invocation. Beyond
+/// this amount, choosing the worker late is worth more than the saved wake-up.
 pub const AHEAD_NS: u64 = 1_000_000;
 /// The maximum number of frames that are sent ahead, even if the service time is very short.
 pub const AHEAD_MAX: u32 = 256;
@@ -58,8 +58,8 @@ pub fn service_mean_ns(mean_ns: u64, newest_ns: u64) -> u64 {
 /// short work.
 pub const LONG_WORK_NS: u64 = 50_000_000;
 
-/// Whether an instance takes the processor for itself: it has used most of a core since the last
-/// measurement, and one of its invocations is long work.
+/// Whether an instance monopolises a core: it has used most of a core since the last measurement,
+/// and one of its invocations is long work.
 pub fn is_greedy(burnt_ns: u64, since_ns: u64, oldest_running_ns: u64) -> bool {
     oldest_running_ns >= LONG_WORK_NS && burnt_ns >= since_ns / 10 * 7
 }
@@ -97,13 +97,14 @@ pub fn background(
 
 /// Pause between two measurements of a background instance whose work is long.
 pub const BACKGROUND_LOOK_NS: u64 = 400_000_000;
-/// How long a starved instance competes like any other instance before it is measured again.
+/// How long a starved instance competes for the processor like any other instance before it is
+/// measured again.
 pub const LIFT_NS: u64 = 100_000_000;
 
 /// Whether an instance in the background gets less than its floor, which is a twentieth of a
 /// processor. That happens when other programs on the machine use all processor time, and it may
 /// last for any length of time. If the measurement continues while the instance competes like any
-/// other, the result also tells when the instance has received its floor.
+/// other, the result also shows when the instance has received its floor.
 pub fn is_starved(burnt_ns: u64, since_ns: u64) -> bool {
     burnt_ns < since_ns / 20
 }
@@ -146,7 +147,7 @@ impl Callees {
 
     /// Whether any function other than `who` was called recently. Without neighbours, no function
     /// gains anything if `who` goes into the background. On a machine that other programs keep
-    /// busy, `who` would even stay in the background forever.
+    /// busy, `who` might then stay in the background forever.
     pub fn has_neighbours(&self, who: Callee, now_ns: u64) -> bool {
         is_recent(if who == self.newest { self.other_ns } else { self.newest_ns }, now_ns)
     }
@@ -184,8 +185,8 @@ impl ProcessorMeter {
         }
         self.burnt_ns += burnt_ns;
         if since_ns >= METER_NS {
-            // To leave this state, the namespace must fall far below the limit at which it entered,
-            // so that the state does not change all the time.
+            // To leave this state, the namespace must fall far below the limit at which it entered.
+            // Otherwise, the state would change all the time.
             let tenths = if self.takes_most { 4 } else { 7 };
             let takes_most = self.burnt_ns >= since_ns / 10 * tenths;
             *self = Self { began_ns: now_ns, burnt_ns: 0, takes_most };

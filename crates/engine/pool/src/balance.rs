@@ -29,7 +29,7 @@ pub(crate) fn pick(
         // The caller of this function has already removed the instances that are closed to the
         // invocation's caller.
         Balance::LateBinding | Balance::PerCaller | Balance::PerCall => {
-            // Of several equal instances, the first one is chosen, as a plain minimum does.
+            // Of several equal instances, the first one is chosen, as by a plain minimum.
             open().min_by_key(|(_, candidate)| candidate.in_flight).map(|(at, _)| at)
         }
         Balance::LeastConnections => {

@@ -1,9 +1,10 @@
-//! What a node can afford: whether an instance may start, and which instances make room for it.
+//! Decides what a node can afford: whether an instance may start, and which instances make room for
+//! it.
 //!
 //! The memory limits of all instances together stay within a budget, so that the kernel's
-//! out-of-memory killer never acts on the node. When the budget is used up, the idle instances that
-//! are worth least are stopped to make room; busy instances are never stopped. The functions are
-//! pure and are called once per start.
+//! out-of-memory killer never acts on the node. When the budget is used up, the least valuable idle
+//! instances are stopped to make room; busy instances are never stopped. The functions are pure and
+//! are called once per start.
 
 use std::cmp::Ordering;
 
@@ -13,7 +14,7 @@ pub struct Budget {
     /// The maximum sum of all memory limits, in bytes.
     pub memory_bytes: u64,
     /// The maximum number of instances that start at the same time. A start is processor work, so
-    /// more starts than cores only make each of them finish later.
+    /// with more starts than cores, each start only takes longer.
     pub starts_max: u32,
 }
 
@@ -46,9 +47,9 @@ pub struct IdleInstance {
 }
 
 impl IdleInstance {
-    /// What the node loses per byte if the instance is stopped: the start time that callers will
-    /// have to wait, per second. The longer the instance has been idle, the less demand counts, so
-    /// that a function that is no longer called loses worth before its estimated rate falls.
+    /// What the node loses per byte if the instance is stopped: how long callers will have to wait
+    /// for starts, per second. The longer the instance has been idle, the less the demand counts.
+    /// So a function that is no longer called loses worth even before its estimated rate falls.
     fn worth(&self) -> f64 {
         let idle_s = self.idle_ns as f64 / 1e9;
         let demand_per_s = self.demand_per_s.min(1.0 / idle_s.max(1e-3));
@@ -84,9 +85,9 @@ pub enum Verdict {
 /// The pause before the next request if there is no better estimate.
 const RETRY_NS: u64 = 100_000_000;
 
-/// Whether an instance of `wanted_bytes` may start. Paused instances are evicted before running
-/// ones, whatever those are worth: a paused instance has been idle for longer, and resuming it
-/// costs a little time too.
+/// Whether an instance of `wanted_bytes` may start. Paused instances are evicted before unpaused
+/// ones, whatever their worth: a paused instance has been idle for longer, and resuming it takes a
+/// little time, too.
 pub fn admit_start(
     budget: &Budget,
     taken: &Taken,
@@ -119,8 +120,8 @@ pub fn admit_start(
     if freed < missing {
         return Verdict::Refuse { lack: Lack::Memory, retry_after_ns };
     }
-    // A large victim at the end of the list may have made smaller victims before it unnecessary.
-    // The most valuable of those is spared first.
+    // A large victim at the end of the list may have made smaller earlier victims unnecessary. The
+    // most valuable of them is spared first.
     let mut at = victims.len();
     while at > 0 {
         at -= 1;
@@ -132,8 +133,8 @@ pub fn admit_start(
     Verdict::Evict(victims.iter().map(|instance| instance.id).collect())
 }
 
-/// The order in which idle instances are stopped. It is never inlined, because the sort would then
-/// contain some hundred copies of it.
+/// The order in which idle instances are stopped. The function is never inlined, because the sort
+/// would then contain some hundred copies of it.
 #[inline(never)]
 fn cheapest_first(a: &&IdleInstance, b: &&IdleInstance) -> Ordering {
     b.paused.cmp(&a.paused).then(a.worth().total_cmp(&b.worth())).then(a.id.cmp(&b.id))
@@ -170,8 +171,8 @@ fn soonest_first(a: &Occupied, b: &Occupied) -> Ordering {
 }
 
 /// How much longer an invocation will run that has already run for `elapsed_ns`, if the mean run
-/// time is `mean_ns`. If the invocation has run for longer than the mean, or if there is no mean,
-/// the best estimate is that it continues for as long again.
+/// time is `mean_ns`. If it has already run for longer than the mean, or if there is no mean, the
+/// best estimate is that it will run for as long again.
 pub fn remaining_ns(elapsed_ns: u64, mean_ns: Option<u64>) -> u64 {
     mean_ns.and_then(|mean_ns| mean_ns.checked_sub(elapsed_ns)).unwrap_or(elapsed_ns)
 }

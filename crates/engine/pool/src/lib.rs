@@ -7,7 +7,7 @@
 //! - [`autoscale`]: how many instances there should be
 //! - [`budget`]: what the node can afford
 //! - [`tenants`]: what namespaces hold and may hold
-//! - [`prewarm`]: how many prewarmed programs wait to become an instance
+//! - [`prewarm`]: how many prewarmed programs wait to become instances
 //! - [`admission`]: whether an invocation runs, waits or is refused
 //!
 //! The daemon and the simulator (`mote-lab`) drive the same types. This crate must not know about
@@ -19,8 +19,7 @@
 //!
 //! - `pool/worker.rs`: the states of an instance and their transitions
 //! - `pool/pick.rs`: the choice of the instance for an invocation
-//! - `pool/look.rs`, `pool/scaling.rs`: events caused by the passing of time: deadlines, starts and
-//!   stops
+//! - `pool/look.rs`, `pool/scaling.rs`: events that time causes: deadlines, starts and stops
 //! - `pool/life.rs`: an instance from its start to its end
 //! - `pool/own.rs`: instances that serve only one caller or one call
 //! - `pool/guests.rs`: invocations that leave for other cells or arrive from them

@@ -6,8 +6,8 @@
 
 use std::cmp::Ordering;
 
-/// Starts within this time count as simultaneous, because a later start finds programs that were
-/// started in the meantime.
+/// Starts within this time count as simultaneous. A later start finds programs that were brought up
+/// in the meantime.
 const BURST_NS: u64 = 1_000_000_000;
 /// The half-life of the remembered number of simultaneous starts.
 const HALF_LIFE_S: f64 = 60.0;
@@ -32,7 +32,7 @@ impl Peak {
         self.at_ns = now_ns;
     }
 
-    /// The largest number of simultaneous starts, reduced by what has been forgotten until
+    /// The largest number of simultaneous starts, reduced by the part that has been forgotten by
     /// `now_ns`.
     pub fn value(&self, now_ns: u64) -> f64 {
         let age_s = now_ns.saturating_sub(self.at_ns) as f64 / 1e9;
@@ -52,12 +52,12 @@ pub struct ProgramKind {
 
 impl ProgramKind {
     fn wanted(&self, most: u32) -> u32 {
-        // Because the number is rounded, a single recent start does not cause a second program.
+        // The number is rounded, so a single recent start does not cause a second program.
         if self.functions == 0 { 0 } else { (self.peak.round() as u32).clamp(1, most.max(1)) }
     }
 }
 
-/// Never inlined, because the sort would then contain some hundred copies of it.
+/// Never inlined, because the sort would otherwise contain some hundred copies of it.
 #[inline(never)]
 fn most_wanted_first(kinds: &[ProgramKind], at: usize, other: usize) -> Ordering {
     let a = &kinds[at];

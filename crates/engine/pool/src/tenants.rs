@@ -121,7 +121,7 @@ impl Tenants {
         (!held.has_room(limit, wanted)).then_some(Exceeded { held, limit, wanted })
     }
 
-    /// Whether there will be room once the instances that were asked to leave have ended.
+    /// Whether there will be room after the instances that were asked to leave have ended.
     pub fn fits_soon(&self, namespace: &str, exceeded: Exceeded) -> bool {
         let mut stays = exceeded.held;
         stays.subtract(self.leaving.get(namespace).copied().unwrap_or_default());
@@ -159,7 +159,7 @@ pub struct Shares {
     pub is_within: bool,
 }
 
-/// Memory that is reserved for a namespace below its share until the namespace asks again.
+/// Memory that is reserved for a namespace that is below its share, until the namespace asks again.
 #[derive(Debug)]
 struct Owed {
     to: Option<Arc<str>>,
@@ -171,8 +171,8 @@ struct Owed {
 const OWED_NS: u64 = 250_000_000;
 
 impl Tenants {
-    /// The shares, if the namespace `wanting` wants memory for an instance and `taken_bytes` of the
-    /// node are taken. `None` if only the default namespace uses the node.
+    /// The shares when the namespace `wanting` wants memory for an instance and `taken_bytes` of
+    /// the node's memory are taken. `None` if only the default namespace uses the node.
     pub fn shares(
         &self,
         budget_bytes: u64,

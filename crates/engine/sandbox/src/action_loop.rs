@@ -42,8 +42,8 @@ pub(crate) struct ActionLoop {
     input: VecDeque<u8>,
     line: Vec<u8>,
     current: Option<Current>,
-    /// Whether the program still has to write its acknowledgement, a first line that answers no
-    /// call.
+    /// Whether the program still has to write its acknowledgement, which is a first line that
+    /// answers no call.
     owes_acknowledgement: bool,
     ended: bool,
 }
@@ -94,7 +94,7 @@ impl ActionLoop {
         self.current.is_none() && !self.owes_acknowledgement && !self.ended
     }
 
-    /// Whether the program is up, that is, no acknowledgement is outstanding.
+    /// Whether the program is up, which means that no acknowledgement is outstanding.
     pub(crate) fn is_up(&self) -> bool {
         !self.owes_acknowledgement
     }

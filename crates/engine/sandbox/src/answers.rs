@@ -114,8 +114,8 @@ async fn next_step(
     }
 }
 
-/// Explains why the kernel refuses namespaces. This is needed because the kernel reports a full
-/// disk when its limit of namespaces is reached, even if that limit is 0.
+/// Explains why the kernel refuses namespaces. An explanation is needed because the kernel reports
+/// a full disk when its limit on namespaces is reached, even if that limit is 0.
 fn namespace_error(source: io::Error, allowed: Result<(), String>) -> io::Error {
     match (allowed, source.raw_os_error()) {
         (Err(why), _) => io::Error::new(

@@ -25,7 +25,7 @@ pub(crate) fn run(assignment: &[u8], status: OwnedFd, mounts: OwnedFd) -> ! {
             errno: failure.source.raw_os_error().unwrap_or(libc::EINVAL),
         },
     };
-    // If the daemon has ended, nobody needs the answer.
+    // If the daemon has ended, no process needs the answer.
     let _ = message::send(status.as_fd(), &answer.encode(), &[], 0);
     sys::exit_now(0)
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mote_core::backend::{
-    Backend, BoxFuture, InstanceLimits, InstanceRequest, Launch, Prewarmed, StartError, Started,
+    Backend, BoxFuture, ImageRoot, InstanceLimits, InstanceRequest, Launch, Prewarmed, StartError,
+    Started,
 };
 use mote_spec::{ANY_HOST, Egress, Transport};
 use tokio::io::unix::AsyncFd;
@@ -21,31 +22,35 @@ use crate::cleanup::Unstarted;
 use crate::config::{HostFacts, Layer, SandboxConfig};
 use crate::identity::INSIDE_ID;
 use crate::loopback::{EGRESS_MAX, egress_address};
-use crate::plan::{Assignment, Bind, Listen, OwnCode, Plan, Preparation, Program, RootPlan};
+use crate::plan::{
+    Assignment, Bind, ImagePlan, Listen, OwnCode, Plan, Preparation, Program, RootPlan,
+};
 use crate::prepared::{Pool, PreparedChild, has_died};
 use crate::prewarmed::PrewarmedPool;
 use crate::proc_files::{self, Machine};
 use crate::report::{self, Report};
 use crate::running::Running;
 use crate::slots::{Slot, Slots};
+use crate::template::{self, Template, Templates};
 use crate::zygote::ZygoteHandle;
-use crate::{open_network, sys};
+use crate::{open_network, seccomp, sys};
 
 /// A start that takes longer counts as failed. This is generous: composing a sandbox takes
 /// milliseconds.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause before a plan is offered again to a zygote that is behind with its work.
+/// Pause before a plan is offered again to a zygote that could not take it in time.
 const SEND_PAUSE: Duration = Duration::from_millis(1);
-/// Prewarmed programs are started only while at most this many other starts are under way. It is
-/// not 0, because starts that follow each other one by one must not keep the pool empty. A burst of
-/// starts has priority.
+/// Prewarmed programs are started only while at most this many other starts are under way. The
+/// number is not 0, because a steady sequence of single starts must not keep the pool empty. A
+/// burst of starts has priority.
 const STARTS_BESIDE_FILLING: usize = 1;
 /// The longest time for which a burst delays the next prewarmed program. Without this limit the
 /// delay could last for minutes, because functions may take that long to load.
 const BURST_MAX: Duration = Duration::from_secs(1);
 /// Pause between a start and the refilling of the pools that it used.
 const FILL_PAUSE: Duration = Duration::from_millis(20);
-/// Extra room for a runtime's own code and stacks where RLIMIT_DATA replaces the memory controller.
+/// Extra room for a runtime's own code and stacks on machines where RLIMIT_DATA replaces the memory
+/// controller.
 const DATA_BYTES_EXTRA: u64 = 256 << 20;
 const CODE_DIR: &str = "/function";
 const PACKAGES_DIR: &str = "/packages";
@@ -67,13 +72,14 @@ struct Inner {
     slots: Slots,
     pool: Pool,
     waiting: PrewarmedPool,
-    /// The number of starts that a caller waits for. Each counts until its instance serves. While
+    templates: Templates,
+    /// The number of starts for which callers wait. Each counts until its instance serves. While
     /// there are many, no other programs are brought up, because that would slow these starts:
-    /// composing a sandbox takes locks of the whole machine.
+    /// composing a sandbox takes machine-wide locks.
     under_way: watch::Sender<usize>,
 }
 
-/// One start that a caller waits for. Dropping it ends the count, whether or not the start
+/// One start for which a caller waits. Dropping it ends the count, whether or not the start
 /// succeeded.
 struct UnderWay(ProcessBackend);
 
@@ -108,6 +114,7 @@ impl ProcessBackend {
                 slots: Slots::default(),
                 pool: Pool::default(),
                 waiting: PrewarmedPool::default(),
+                templates: Templates::default(),
                 under_way: watch::Sender::new(0),
             }),
         };
@@ -115,10 +122,11 @@ impl ProcessBackend {
         backend
     }
 
-    /// Ends the processes that still run and removes every cgroup of this process. Call this when
-    /// the daemon ends, because no start succeeds afterwards. Blocks for up to ten seconds.
+    /// Ends the processes that still run and removes every cgroup of this process. Call this only
+    /// when the daemon ends, because no start succeeds afterwards. Blocks for up to ten seconds.
     pub fn shut_down(&self) {
         self.inner.waiting.close();
+        self.inner.templates.keep_for(Vec::new());
         self.inner.pool.close();
         self.inner.cgroups.remove_all();
     }
@@ -161,16 +169,19 @@ impl ProcessBackend {
         let without = inner.config.without;
         let mut env = request.env.clone();
         let program = match request.launch.clone() {
-            Launch::Shim { argv } | Launch::Worker { argv } => Program::Shim { argv },
+            Launch::Shim { argv, .. } | Launch::Worker { argv } => Program::Shim { argv },
             Launch::PerInvocation { argv } => Program::PerInvocation { argv },
             Launch::Server { argv, port } => {
                 if !env.iter().any(|(name, _)| name == "PORT") {
                     env.push(("PORT".to_owned(), port.to_string()));
                 }
-                Program::Server { argv, port }
+                let own = request.image.as_ref().and_then(|image| image.stop_signal);
+                Program::Server { argv, port, stop_signal: own.unwrap_or(libc::SIGTERM) }
             }
         };
-        let work_dir = if without & Layer::Root as u32 == 0 {
+        let work_dir = if let Some(image) = &request.image {
+            image.work_dir.clone()
+        } else if without & Layer::Root as u32 == 0 {
             PathBuf::from(CODE_DIR)
         } else {
             request.code_dir.clone()
@@ -180,12 +191,17 @@ impl ProcessBackend {
             _ => None,
         };
         let (egress, hosts) = egress_plan(&request.egress, own_port);
-        let mut root = self.base_root(hosts, request.limits.disk_bytes);
+        let mut root = match &request.image {
+            Some(image) => self.image_root(image, hosts, request.limits.disk_bytes),
+            None => self.base_root(hosts, request.limits.disk_bytes),
+        };
         if egress.iter().any(Listen::is_for_any_host) {
             let text = format!("nameserver {}\n", open_network::NAME_SERVER.ip());
             root.files.push((PathBuf::from("/etc/resolv.conf"), text));
         }
-        if request.writable_code {
+        if request.image.is_some() {
+            // An image contains its code.
+        } else if request.writable_code {
             let ids = self.host_ids(slot.number());
             root.own_code = Some(self.own_code(request, ids));
         } else {
@@ -230,6 +246,22 @@ impl ProcessBackend {
         }
     }
 
+    /// The root of an instance that runs a container image: nothing of the host except the image's
+    /// layers.
+    fn image_root(&self, image: &ImageRoot, hosts: String, tmp_bytes: u64) -> RootPlan {
+        let file = |path: &str, text: String| (PathBuf::from(path), text);
+        RootPlan {
+            files: vec![file("/etc/hostname", "function\n".to_owned()), file("/etc/hosts", hosts)],
+            tmp_bytes,
+            image: Some(ImagePlan {
+                layers: image.layers.clone(),
+                layers_belong_to: (!self.inner.rootless).then(sys::effective_ids),
+                user: image.user.clone(),
+            }),
+            ..RootPlan::default()
+        }
+    }
+
     fn base_root(&self, hosts: String, tmp_bytes: u64) -> RootPlan {
         let facts = &self.inner.facts;
         let mut binds: Vec<_> = facts
@@ -254,15 +286,20 @@ impl ProcessBackend {
             machine: None,
             tmp_bytes,
             own_code: None,
+            image: None,
         }
     }
 
     async fn start_now(self, request: InstanceRequest) -> Result<Started, StartError> {
-        // The limit is one lower than it could be, because the socket for names may need one more
-        // descriptor.
+        // The limit is one lower than the message allows, because the socket for names may need one
+        // more descriptor.
         if request.egress.len() >= EGRESS_MAX {
             let source = io::Error::from_raw_os_error(libc::E2BIG);
             return Err(sandbox_error(&request.label, "at most 63 egress destinations", source));
+        }
+        if request.image.is_some() && !self.inner.userns {
+            let source = io::Error::from_raw_os_error(libc::EPERM);
+            return Err(sandbox_error(&request.label, "user namespaces for an image", source));
         }
         let under_way = UnderWay::begin(&self);
         if let Some((like, running)) = self.inner.waiting.take(&request) {
@@ -273,10 +310,10 @@ impl ProcessBackend {
                 return started(&request.label, running, true, Box::new(under_way));
             }
         }
-        let slot = self.inner.slots.take()?;
-        let plan = self.plan(&request, &slot);
-        let running = self.launch(&request.label, plan, &request.limits, slot).await?;
-        started(&request.label, running, false, Box::new(under_way))
+        let running = self.run_or_copy(&request.label, &request, |_| ()).await;
+        // The next child is made only now, so that making it does not slow this start.
+        self.fill();
+        started(&request.label, running?, false, Box::new(under_way))
     }
 
     /// Sends a plan, and waits until its program runs.
@@ -316,23 +353,46 @@ impl ProcessBackend {
             egress,
             debug_port: None,
         };
-        let running = self.launch(label, plan, limits, slot).await?;
-        // An installation may take minutes, and its caller expects that, so it does not count as
-        // under way.
+        let running = self.run(label, plan, limits, slot, None).await;
+        self.fill();
+        let running = running?;
+        // An installation may take minutes, which its caller expects, so it does not count among
+        // the starts under way.
         started(label, running, false, Box::new(()))
     }
 
-    async fn launch(
+    /// Starts the program of a request, after `change` to its plan: as a copy of the template if
+    /// there is one, and otherwise by executing it.
+    async fn run_or_copy(
         &self,
         label: &str,
-        plan: Plan,
-        limits: &InstanceLimits,
-        slot: Slot,
+        request: &InstanceRequest,
+        change: impl Fn(&mut Plan),
     ) -> Result<Running, StartError> {
-        let running = self.run(label, plan, limits, slot).await;
-        // The next child is made only now, so that making it does not slow this start.
-        self.fill();
-        running
+        let mut template = self.inner.templates.get(request);
+        loop {
+            let slot = self.inner.slots.take()?;
+            let mut plan = self.plan(request, &slot);
+            change(&mut plan);
+            if let (Some(_), Program::Shim { argv }) = (&template, &mut plan.program) {
+                plan.program = Program::Copy { argv: std::mem::take(argv) };
+            }
+            let running = self.run(label, plan, &request.limits, slot, template.as_deref()).await;
+            let Some(used) = template.take() else { return running };
+            if let Ok(mut running) = running {
+                let speaks = is_up(&running, label).await.is_ok();
+                let is_copied = speaks && sys::has_bytes(running.channel.as_fd());
+                self.inner.templates.copied(&used, is_copied);
+                if is_copied {
+                    if let Some(cgroup) = running.prepared.cleanup.cgroup_mut() {
+                        cgroup.borrow_from_template(&request.limits, true);
+                    }
+                    return Ok(running);
+                }
+            }
+            // The template has ended, or a copy could not enter the sandbox. The program can still
+            // be executed.
+        }
     }
 
     /// Gives a prewarmed program to a function: first mounts the function's folders, then sets its
@@ -402,6 +462,14 @@ impl ProcessBackend {
                 let Some(inner) = inner.upgrade() else { return };
                 let backend = Self { inner };
                 let Some(like) = backend.inner.waiting.next() else { return };
+                if backend.inner.templates.is_missing(&like)
+                    && crate::identity::may_make_templates()
+                {
+                    let template = backend.start_template(&like).await.ok();
+                    if backend.inner.templates.set(&like, template) {
+                        backend.watch_template();
+                    }
+                }
                 let Ok(running) = backend.bring_up(&like).await else {
                     return backend.inner.waiting.give_up();
                 };
@@ -413,30 +481,52 @@ impl ProcessBackend {
     /// Starts a program in a complete sandbox that lacks only a function's folders. Resolves when
     /// the program is up.
     async fn bring_up(&self, like: &InstanceRequest) -> Result<Running, StartError> {
-        let slot = self.inner.slots.take()?;
-        let mut plan = self.plan(like, &slot);
-        let folders = [CODE_DIR, PACKAGES_DIR].map(PathBuf::from);
-        plan.root.binds.retain(|bind| !folders.contains(&bind.target));
-        plan.root.folders = folders.into();
-        if let Some(code) = &mut plan.root.own_code {
-            code.source = None;
-            plan.root.folders.retain(|folder| *folder != code.target);
-        }
-        plan.work_dir = PathBuf::from("/");
-        if let Program::PerInvocation { argv } = &mut plan.program {
-            argv.clear();
-        }
-        let running = self.run("waiting", plan, &like.limits, slot).await?;
+        let running = self.run_or_copy("waiting", like, without_function).await?;
         self.fill();
         running.prepared.cleanup.cgroup(|cgroup| cgroup.set_modest(true));
-        tokio::time::timeout(START_TIMEOUT, running.speaks())
-            .await
-            .map_err(io::Error::from)
-            .flatten()
-            .map_err(|source| {
-                sandbox_error("waiting", "hear of its program within 10 s", source)
-            })?;
+        is_up(&running, "waiting").await?;
         Ok(running)
+    }
+
+    /// Ends the template when it has not been copied for some time.
+    fn watch_template(&self) {
+        let inner = Arc::downgrade(&self.inner);
+        tokio::spawn(async move {
+            while let Some(rest) = inner.upgrade().and_then(|inner| inner.templates.let_rest()) {
+                tokio::time::sleep(rest).await;
+            }
+        });
+    }
+
+    /// Starts a template for programs of this kind. Resolves when it can be copied.
+    async fn start_template(&self, like: &InstanceRequest) -> Result<Template, StartError> {
+        const LABEL: &str = "template";
+        let inner = &*self.inner;
+        let slot = inner.slots.take()?;
+        let mut plan = self.plan(like, &slot);
+        without_function(&mut plan);
+        let Program::Shim { argv } = plan.program else {
+            return Err(StartError::Unavailable("only shims have templates".to_owned()));
+        };
+        let program = argv.first().map(Path::new);
+        let files = program.into_iter().chain(inner.config.shims_dir.as_deref());
+        if !template::belong_to_root(files) {
+            let why = "other users than root can change the interpreter or its shim".to_owned();
+            return Err(StartError::Unavailable(why));
+        }
+        plan.program = Program::Template { argv };
+        plan.without = template::LEFT_TO_COPIES;
+        plan.host_ids = (0, 0);
+        plan.egress.clear();
+        let running = self.run(LABEL, plan, &like.limits, slot, None).await?;
+        seccomp::compile()
+            .and_then(|filter| Template::begin(&running, &filter))
+            .map_err(|source| sandbox_error(LABEL, "hand over the filter", source))?;
+        is_up(&running, LABEL).await?;
+        if !sys::has_bytes(running.channel.as_fd()) {
+            return Err(sandbox_error(LABEL, "load its shim", io::ErrorKind::UnexpectedEof.into()));
+        }
+        Ok(Template::new(like, running))
     }
 
     async fn run(
@@ -445,11 +535,12 @@ impl ProcessBackend {
         mut plan: Plan,
         limits: &InstanceLimits,
         slot: Slot,
+        template: Option<&Template>,
     ) -> Result<Running, StartError> {
         let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
         let sockets = || -> io::Result<_> {
             let kind = match plan.program {
-                Program::Server { .. } => libc::SOCK_SEQPACKET,
+                Program::Server { .. } | Program::Template { .. } => libc::SOCK_SEQPACKET,
                 _ => libc::SOCK_STREAM,
             };
             let (channel, channel_inside) = sys::socket_pair(kind)?;
@@ -462,12 +553,14 @@ impl ProcessBackend {
             sockets().map_err(|source| failed("create sockets", source))?;
         let whole = !matches!(plan.program, Program::PerInvocation { .. });
         let start = async {
-            let mut taken = self.inner.pool.take();
+            // Prepared children have the namespaces and groups of an instance.
+            let is_template = matches!(plan.program, Program::Template { .. });
+            let mut taken = if is_template { None } else { self.inner.pool.take() };
             loop {
                 let waited = taken.is_some();
                 let mut prepared = match taken.take() {
                     Some(prepared) => prepared,
-                    None => self.prepare(label).await?,
+                    None => self.prepare(label, plan.without).await?,
                 };
                 if plan.has(Layer::Cgroup) {
                     plan.cgroups = prepared.cleanup.cgroup(|cgroup| cgroup.values(limits, whole));
@@ -493,18 +586,27 @@ impl ProcessBackend {
                 return Err(failed("start within 10 s", source));
             }
         };
+        if let Some(template) = template {
+            // A socket for names belongs to the listeners of an open network.
+            let is_open = plan.egress.iter().any(Listen::is_for_any_host);
+            let listeners = plan.egress.len() + usize::from(is_open);
+            let rules = if egress.len() > listeners { egress.pop() } else { None };
+            let groups = prepared.cleanup.cgroup(|cgroup| cgroup.paths());
+            template
+                .copy(&plan, &prepared.pidfd, &inside, &groups, rules.as_ref())
+                .map_err(|source| failed("order a copy of the template", source))?;
+        }
         drop(inside);
         let debugger = plan.debug_port.and_then(|_| egress.pop());
         Ok(Running { channel, output, egress, debugger, prepared })
     }
 
     /// Makes one child that waits for a plan.
-    async fn prepare(&self, label: &str) -> Result<PreparedChild, StartError> {
+    async fn prepare(&self, label: &str, without: u32) -> Result<PreparedChild, StartError> {
         let inner = &*self.inner;
         let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
         let (status, inside) = status_pair().map_err(|source| failed("create sockets", source))?;
         let cgroup = inner.cgroups.place();
-        let without = inner.config.without;
         let cgroups = if without & Layer::Cgroup as u32 == 0 { cgroup.paths() } else { Vec::new() };
         let mapped = inner.rootless.then(sys::effective_ids);
         let preparation = Preparation { without, mapped, cgroups };
@@ -529,7 +631,7 @@ impl ProcessBackend {
             // backend alive.
             while let Some(inner) = inner.upgrade() {
                 let backend = Self { inner };
-                let preparation = backend.prepare("prepared");
+                let preparation = backend.prepare("prepared", backend.inner.config.without);
                 let prepared = tokio::time::timeout(START_TIMEOUT, preparation).await;
                 if !backend.inner.pool.add(prepared.ok().and_then(Result::ok)) {
                     return;
@@ -568,9 +670,39 @@ impl Backend for ProcessBackend {
         if !report::prewarmed_programs(&inner.cgroups) || inner.config.without != 0 {
             return;
         }
+        inner.templates.keep_for(wanted.iter().map(|wanted| wanted.like.clone()).collect());
         inner.waiting.want(wanted);
         self.fill_prewarmed();
     }
+}
+
+/// Takes from a plan what belongs to a function: the program starts before its function is known.
+fn without_function(plan: &mut Plan) {
+    let folders = [CODE_DIR, PACKAGES_DIR].map(PathBuf::from);
+    plan.root.binds.retain(|bind| !folders.contains(&bind.target));
+    plan.root.folders = folders.into();
+    // Until the packages are mounted, a link to a folder among them leads to an empty folder. Bun
+    // remembers from its start which links lead to folders.
+    let is_in_packages = |target: &&PathBuf| target.starts_with(PACKAGES_DIR);
+    let targets = plan.root.links.iter().map(|(_, target)| target);
+    plan.root.folders.extend(targets.filter(is_in_packages).cloned());
+    if let Some(code) = &mut plan.root.own_code {
+        code.source = None;
+        plan.root.folders.retain(|folder| *folder != code.target);
+    }
+    plan.work_dir = PathBuf::from("/");
+    if let Program::PerInvocation { argv } = &mut plan.program {
+        argv.clear();
+    }
+}
+
+/// Waits for the first word of a program.
+async fn is_up(running: &Running, label: &str) -> Result<(), StartError> {
+    tokio::time::timeout(START_TIMEOUT, running.speaks())
+        .await
+        .map_err(io::Error::from)
+        .flatten()
+        .map_err(|source| sandbox_error(label, "hear of its program within 10 s", source))
 }
 
 fn bind(source: PathBuf, target: &str, writable: bool) -> Bind {

@@ -2,8 +2,8 @@
 //! them.
 //!
 //! The daemon decides paths and values. The zygote's child creates and enters its directories when
-//! it prepares. It writes the limits before it does anything else for an instance, so they hold
-//! before the first instruction of the program, and even while the root is composed. Hybrid systems
+//! it prepares. Before it does anything else for an instance, it writes the limits, so that they
+//! hold before the program's first instruction, and even while the root is composed. Hybrid systems
 //! have version 1 hierarchies next to an (almost) empty version 2 tree, and count as version 1.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,9 +25,9 @@ const CPU_PERIOD_US: u64 = 100_000;
 const CPU_QUOTA_US_MIN: u64 = 1_000;
 /// The sandbox's pid 1, which is counted in addition to the processes that a function may have.
 const OWN_PROCESSES: u64 = 1;
-/// Where socket buffers are counted separately, they may take this fraction of the instance's
-/// memory limit on top of the limit, but at least the minimum below. The minimum is enough for a
-/// dozen busy connections.
+/// Where socket buffers are counted separately, their limit is this fraction of the instance's
+/// memory limit, in addition to that limit, but at least the minimum below. The minimum is enough
+/// for a dozen busy connections.
 const SOCKET_SHARE: u64 = 8;
 const SOCKET_BYTES_MIN: u64 = 4 << 20;
 /// How often a group's processes are listed while they are being paused. A few rounds suffice,
@@ -37,8 +37,8 @@ const PAUSE_ROUNDS: u32 = 4;
 /// group only a moment after its end is seen.
 const REMOVE_TRIES: u32 = 400;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
-/// How long the removal of all groups of a daemon may take. Processes that were killed need processor
-/// time to end, and other programs may leave them little of it.
+/// How long the removal of all groups of a daemon may take. Killed processes need processor time to
+/// end, and other programs may leave them little of it.
 const REMOVE_ALL_MAX: Duration = Duration::from_secs(10);
 
 /// The kind of cgroups that this machine offers.
@@ -70,7 +70,16 @@ pub(crate) struct InstanceCgroup {
     /// The instance's share of the processor, as it was before the instance first went into the
     /// background.
     shares: Arc<OnceLock<String>>,
+    /// Memory in bytes that the instance uses and another group pays for.
+    borrowed: u64,
 }
+
+/// What a copy of a template shares with it, in bytes. Measured: an idle instance of Python 3.11
+/// needs 6.0 MiB if it is executed, and 2.5 MiB of its own as a copy. A function must need as much memory in a copy as without a template, or it would work only
+/// while there is one.
+const SHARED_WITH_TEMPLATE: u64 = 7 << 19;
+/// The lowest memory limit of a group, in bytes.
+const MEMORY_MIN: u64 = 1 << 20;
 
 const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
 
@@ -230,7 +239,12 @@ impl Cgroups {
             };
             (*controller, dir)
         });
-        InstanceCgroup { version: self.version, dirs: dirs.collect(), shares: Arc::default() }
+        InstanceCgroup {
+            version: self.version,
+            dirs: dirs.collect(),
+            shares: Arc::default(),
+            borrowed: 0,
+        }
     }
 
     /// Removes all groups of this daemon, and ends the processes that still run in them. Blocks for
@@ -243,7 +257,7 @@ impl Cgroups {
         let ours = std::process::id();
         if let Some(home) = self.bases.get("cpu").and_then(|base| base.parent()) {
             // These groups come last. A child that is being prepared needs all of its groups, so
-            // once it fails to create one of the others, it adds no more here.
+            // after it has failed to create one of the others, it creates no group here.
             for (path, pid) in groups_below(home) {
                 if pid == ours {
                     remove_base(&path, until);
@@ -272,6 +286,8 @@ impl InstanceCgroup {
     /// The values to write, by file. `whole` says that the kernel kills the whole instance when it
     /// kills one process because of memory.
     pub(crate) fn values(&self, limits: &InstanceLimits, whole: bool) -> Vec<CgroupDir> {
+        let memory_bytes = limits.memory_bytes.saturating_sub(self.borrowed).max(MEMORY_MIN);
+        let limits = &InstanceLimits { memory_bytes, ..limits.clone() };
         let mut plans: Vec<CgroupDir> = Vec::new();
         for (controller, path) in &self.dirs {
             let values = match self.version {
@@ -357,12 +373,13 @@ impl InstanceCgroup {
         let usage = match self.version {
             Version::None => return None,
             Version::V1 => Usage {
-                memory_bytes: number("memory", "memory.usage_in_bytes").unwrap_or(0),
+                memory_bytes: number("memory", "memory.usage_in_bytes").unwrap_or(0)
+                    + self.borrowed,
                 cpu_ns: number("cpuacct", "cpuacct.usage").unwrap_or(0),
                 pids: number("pids", "pids.current").unwrap_or(0) as u32,
             },
             Version::V2 => Usage {
-                memory_bytes: number("memory", "memory.current").unwrap_or(0),
+                memory_bytes: number("memory", "memory.current").unwrap_or(0) + self.borrowed,
                 cpu_ns: self.field("cpuacct", "cpu.stat", "usage_usec").unwrap_or(0) * 1000,
                 pids: number("pids", "pids.current").unwrap_or(0) as u32,
             },
@@ -385,12 +402,12 @@ impl InstanceCgroup {
         let peak = self.dirs.get("memory").map(|dir| dir.join(memory_file));
         let peak = peak.and_then(|path| fs::read_to_string(path).ok()?.trim().parse().ok());
         // Kernels before 5.19 do not keep the peak.
-        let memory_bytes = memory_bytes.max(peak.unwrap_or(0));
+        let memory_bytes = memory_bytes.max(peak.unwrap_or(0) + self.borrowed);
         Some(Peaks { memory_bytes, cpu_ns, held_back_ns: held_back_ns.unwrap_or(0) })
     }
 
     /// Lets the instance run only when nothing else needs the processor, or restores the usual
-    /// priority. Kernels before 5.15 have no such switch, so nothing changes there.
+    /// priority. Kernels before 5.15 have no such switch; on them, nothing changes.
     pub(crate) fn set_background(&self, background: bool) {
         let Some(path) = self.dirs.get("cpu") else { return };
         let file = path.join(if self.version == Version::V1 { "cpu.shares" } else { "cpu.weight" });
@@ -407,7 +424,7 @@ impl InstanceCgroup {
 
     /// Gives the instance either a tenth of the share that others get when they compete for the
     /// processor, or the full share. The background is not used for this, because on a machine that
-    /// is always busy nothing would ever start there.
+    /// is always busy, nothing would ever start in the background.
     pub(crate) fn set_modest(&self, modest: bool) {
         let Some(path) = self.dirs.get("cpu") else { return };
         let (file, share) = match (self.version, modest) {
@@ -417,6 +434,18 @@ impl InstanceCgroup {
             (_, false) => ("cpu.weight", "100"),
         };
         let _ = fs::write(path.join(file), share);
+    }
+
+    /// Counts the memory that a copy shares with its template as if it were the copy's own. If the
+    /// copy already needs more than the limit leaves, the limit stays.
+    pub(crate) fn borrow_from_template(&mut self, limits: &InstanceLimits, whole: bool) {
+        let held = self.values(limits, whole);
+        self.borrowed = SHARED_WITH_TEMPLATE;
+        for (dir, held) in self.values(limits, whole).into_iter().zip(held) {
+            for entry in dir.values.iter().filter(|entry| !held.values.contains(entry)) {
+                let _ = fs::write(dir.path.join(&entry.0), &entry.1);
+            }
+        }
     }
 
     /// Gives a running instance other limits than those with which it was started. Writes only the
@@ -434,7 +463,7 @@ impl InstanceCgroup {
             let held = held.iter().find(|held| held.path == dir.path);
             let is_held = |entry| held.is_some_and(|held| held.values.contains(entry));
             let mut values: Vec<_> = dir.values.iter().filter(|entry| !is_held(entry)).collect();
-            // The limit that includes swap must never be below the one without it. It is therefore
+            // The limit that includes swap must never be below the one without swap, so it is
             // raised first and lowered last.
             if limits.memory_bytes > before.memory_bytes {
                 values.reverse();
@@ -451,7 +480,7 @@ impl InstanceCgroup {
 
     /// Stops the instance's processes, or lets them continue. `init`, the instance's pid 1, is left
     /// out, because it runs no code of a function and answers the daemon. Signals are used instead
-    /// of the freezer, because processes that the freezer of version 1 holds cannot be killed and
+    /// of the freezer, because processes that version 1's freezer holds cannot be killed, and so
     /// would outlive a daemon that died.
     pub(crate) fn set_paused(&self, init: i32, paused: bool) -> bool {
         let Some(dir) = self.dirs.get("pids").or_else(|| self.dirs.values().next()) else {
@@ -479,8 +508,7 @@ impl InstanceCgroup {
                 }
             }
         }
-        // The instance forks faster than it can be stopped. It is therefore not idle, and may
-        // continue.
+        // The instance forks faster than it can be stopped, so it is not idle, and may continue.
         if paused {
             self.set_paused(init, false);
         }
@@ -535,7 +563,8 @@ fn create_own(home: &Path, base: &Path) -> io::Result<()> {
     match create(base) {
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
             let mounts = home.ancestors().take_while(|dir| dir.starts_with("/sys/fs"));
-            // Only the root of a mount can be changed, so the first success is the right mount.
+            // The change succeeds only at the root of a mount, so the first success is the right
+            // mount.
             if mounts.into_iter().any(|dir| sys::allow_writes(dir).is_ok()) {
                 create(base)
             } else {
@@ -546,8 +575,8 @@ fn create_own(home: &Path, base: &Path) -> io::Result<()> {
     }
 }
 
-/// The path at which this process's own cgroup is mounted: that of `controller`, or with `None`,
-/// that of version 2.
+/// The path at which this process's own cgroup is mounted: the cgroup of `controller`, or with
+/// `None`, that of version 2.
 fn own_directory(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
     let path = own.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
@@ -626,8 +655,8 @@ fn remove_base(base: &Path, until: Instant) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until => {
                 std::thread::sleep(REMOVE_PAUSE);
             }
-            // The group is gone, or it belongs to another owner and stays. There is nothing to wait
-            // for.
+            // Either the group is gone, or it belongs to another owner and stays. In both cases,
+            // there is nothing to wait for.
             _ => return,
         }
     }

@@ -9,15 +9,16 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
-use crate::seccomp::BpfProgram;
+use crate::seccomp::{self, BpfProgram};
 
 use crate::config::Layer;
 use crate::identity;
+use crate::image_root::{self, Composed};
 use crate::init;
 use crate::landlock_rules;
 use crate::loopback;
 use crate::message;
-use crate::plan::{Answer, PLAN_BYTES_MAX, Plan, Preparation};
+use crate::plan::{Answer, PLAN_BYTES_MAX, Plan, Preparation, Program};
 use crate::root;
 use crate::step::{CHANNEL_FD, Failure, STATUS_FD, StepName, die_with_parent};
 use crate::sys;
@@ -59,7 +60,7 @@ pub(crate) fn run(preparation: &[u8], status: OwnedFd, filter: &BpfProgram) -> !
                 step: failure.step,
                 errno: failure.source.raw_os_error().unwrap_or(libc::EINVAL),
             };
-            // If the daemon has ended, nobody needs the answer.
+            // If the daemon has ended, no process needs the answer.
             let _ = message::send(status.as_fd(), &answer.encode(), &[], 0);
             sys::exit_now(125)
         }
@@ -83,10 +84,10 @@ fn prepare(preparation: &[u8], status: &Status) -> Result<(), Failure> {
     }
     enter_cgroups(&preparation)?;
     if let Some(host_ids) = preparation.mapped {
-        identity::map_self(host_ids).step("map the user namespace")?;
+        identity::map_self(identity::INSIDE_IDS, host_ids, None).step("map the user namespace")?;
     }
     raise_oom_score();
-    // If the host refuses this, programs only wait longer for the processor.
+    // If the host refuses this, the only effect is that programs wait longer for the processor.
     let _ = sys::take_short_turns();
     if preparation.has(Layer::NetNamespace) {
         loopback::bring_up().step("bring up loopback")?;
@@ -113,7 +114,7 @@ fn close_all_but(status: &Status) -> io::Result<()> {
 }
 
 /// Waits for the plan while the daemon lives. If the daemon closes its end, this process is no
-/// longer needed and ends. That is not a failure.
+/// longer needed and ends without reporting a failure.
 fn wait_for_plan(status: &Status) -> Result<Order, Failure> {
     let mut buffer = vec![0; PLAN_BYTES_MAX];
     let (length, fds) = message::receive(status.as_fd(), &mut buffer).step("receive the plan")?;
@@ -130,12 +131,22 @@ fn compose(
     status: &mut Status,
     filter: &BpfProgram,
 ) -> Result<(Plan, Vec<OwnedFd>), Failure> {
-    let Order { plan, channel, output } = order;
+    let Order { mut plan, channel, output } = order;
     limit(&plan)?;
     let egress = loopback::egress_listeners(&plan.egress)?;
     set_host_name().step("set the host name")?;
     sys::make_mounts_private().step("make mounts private")?;
-    if plan.has(Layer::Root) {
+    let mut image_user = None;
+    let mut kept = egress;
+    if let Some(image) = &plan.root.image {
+        loopback::open_low_ports();
+        let Composed { user, proc: writable } = image_root::compose(&plan, image)?;
+        image_user = Some(user.ids);
+        kept.push(writable);
+        if !plan.env.iter().any(|(name, _)| name == "HOME") {
+            plan.env.push(("HOME".to_owned(), user.home));
+        }
+    } else if plan.has(Layer::Root) {
         let is_too_large = root::compose(&plan.root)?;
         if is_too_large {
             let text =
@@ -151,10 +162,16 @@ fn compose(
         libc::fchown(output.as_raw_fd(), plan.host_ids.0, plan.host_ids.1);
     }
     let null = sys::openat(None, c"/dev/null", libc::O_RDONLY, 0).step("open /dev/null")?;
-    let egress = place_descriptors(&plan, null, output, channel, status, egress)?;
+    let mut egress = place_descriptors(&plan, null, output, channel, status, kept)?;
+    let proc = if image_user.is_some() { egress.pop() } else { None };
+    let proc_fd = proc.as_ref().map(AsFd::as_fd);
+    let inside_ids = image_user.unwrap_or(identity::INSIDE_IDS);
     if !plan.rootless {
-        identity::become_instance(&plan)?;
+        identity::become_instance(&plan, inside_ids, proc_fd)?;
+    } else if inside_ids != identity::INSIDE_IDS {
+        identity::change_ids(inside_ids, proc_fd)?;
     }
+    drop(proc);
     std::env::set_current_dir(&plan.work_dir)
         .step(format_args!("enter {}", plan.work_dir.display()))?;
     if plan.has(Layer::Rlimits) {
@@ -166,6 +183,8 @@ fn compose(
     }
     if plan.has(Layer::Capabilities) {
         identity::clear_capability_sets().step("drop the capability bounding set")?;
+    } else if let Program::Template { .. } = plan.program {
+        identity::keep_template_capabilities().step("limit the capabilities of a template")?;
     } else {
         identity::keep_capabilities().step("keep capabilities")?;
     }
@@ -173,13 +192,20 @@ fn compose(
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).step("set no_new_privs")?;
     }
     if plan.has(Layer::Landlock) {
-        landlock_rules::apply(&plan)?;
+        let rules = landlock_rules::apply(&plan)?;
+        if let Program::Copy { .. } = plan.program {
+            egress.extend(rules);
+        }
     }
     // This comes after the last change of ids, because each change clears the setting.
     die_with_parent()?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0).step("become undumpable")?;
     if plan.has(Layer::Seccomp) {
-        sys::load_filter(filter).step("load the system call filter")?;
+        let load = match image_user {
+            Some((user, _)) => sys::load_filter(&seccomp::for_image(filter, user == 0)),
+            None => sys::load_filter(filter),
+        };
+        load.step("load the system call filter")?;
     }
     if plan.has(Layer::Capabilities) {
         identity::drop_capabilities().step("drop capabilities")?;
@@ -196,9 +222,9 @@ fn enter_cgroups(preparation: &Preparation) -> Result<(), Failure> {
             }
             _ => {}
         }
-        // In version 1, a thread that moves only itself may enter without a certain lock. Every
-        // fork and exit of the machine takes that lock, so waiting for it takes seconds when
-        // processes of low priority hold it.
+        // In version 1, a thread that moves only itself may enter without taking a certain lock.
+        // Every fork and exit on the machine takes that lock, so waiting for it takes seconds when
+        // low-priority processes hold it.
         let own_thread = dir.join("tasks");
         let file = if own_thread.exists() { own_thread } else { dir.join("cgroup.procs") };
         std::fs::write(file, "0").step(format_args!("enter cgroup {shown}"))?;

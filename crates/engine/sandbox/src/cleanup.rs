@@ -22,7 +22,7 @@ impl Unstarted {
         self.0.as_mut().map(|cleanup| &mut cleanup.cgroup)
     }
 
-    /// Called once the program runs. From then on, the task that watches the program cleans up.
+    /// Called when the program runs. From then on, the task that watches the program cleans up.
     pub(crate) fn started(mut self) -> Option<Cleanup> {
         self.0.take()
     }

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 
 /// First host user id given to instances. It is above every id that login databases hand out, and
-/// below the ranges of container engines' subordinate ids where those begin at 2^31.
+/// below the subordinate ids of those container engines whose ranges begin at 2^31.
 pub const UID_BASE_DEFAULT: u32 = 1_000_000;
 
-/// One layer of isolation. Tests can leave layers out, to prove that the attack battery notices
-/// when one is missing.
+/// One layer of isolation. Tests can leave layers out, to prove that the attack battery notices a
+/// missing layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Layer {
@@ -29,7 +29,7 @@ pub enum Layer {
     NoNewPrivs = 512,
     /// Resource limits per process.
     Rlimits = 1024,
-    /// All descriptors other than the allowed ones are closed.
+    /// All descriptors except the allowed ones are closed.
     FdClosing = 2048,
 }
 
@@ -58,8 +58,7 @@ impl Default for SandboxConfig {
 }
 
 impl SandboxConfig {
-    /// Leaves one layer out. Only the attack battery calls this. No setting of the product leaves a
-    /// layer out.
+    /// Leaves one layer out. Only the attack battery calls this; no setting of the product does.
     #[doc(hidden)]
     #[must_use]
     pub fn without(mut self, layer: Layer) -> Self {
@@ -79,7 +78,7 @@ pub(crate) struct HostFacts {
 
 /// Files and folders of /etc that programs read and that hold no secrets. A `*` at the end of a
 /// name matches any ending. The list must never contain keys (`/etc/ssl/private`), passwords, or
-/// the settings of clients that log in somewhere (`/etc/pip.conf`, `/etc/npmrc`, `/etc/gitconfig`).
+/// the settings of clients that contain logins (`/etc/pip.conf`, `/etc/npmrc`, `/etc/gitconfig`).
 const ETC: &[&str] = &[
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",

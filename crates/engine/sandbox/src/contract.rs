@@ -48,8 +48,8 @@ pub(crate) enum Contract {
 }
 
 impl Contract {
-    /// Whether a program of this contract starts only when its input is complete. `mote`'s own
-    /// programs and those of a streaming watchdog read the input as it arrives.
+    /// Whether a program of this contract starts only when its input is complete. Programs under
+    /// `mote`'s own contract or a streaming watchdog read the input as it arrives.
     pub(crate) fn takes_whole_bodies(&self) -> bool {
         !matches!(self, Contract::Mote | Contract::Streaming { whole: false, .. })
     }
@@ -105,14 +105,14 @@ impl Contract {
         }
     }
 
-    /// Whether an answer is held until the program's end, provided that it fits. It is held because
-    /// the exit status decides the answer.
+    /// Whether an answer is held until the program's end, provided that it fits. The answer is held
+    /// because the exit status decides it.
     pub(crate) fn holds_answer(&self) -> bool {
         !matches!(self, Contract::Mote | Contract::Streaming { whole: false, .. })
     }
 
-    /// The answer for an exit code other than 0. `None` means that an error without the program's
-    /// output is sent.
+    /// The answer for an exit code other than 0. With `None`, an error without the program's output
+    /// is sent.
     pub(crate) fn failure(&self, code: i32) -> Option<Failure> {
         let line = format!("exit status {code}");
         match self {
@@ -139,7 +139,8 @@ impl Contract {
         matches!(self, Contract::Watchdog { .. }).then_some("Forking fprocess.")
     }
 
-    /// The log line for the program's end. It has the exit code, unless a signal ended the program.
+    /// The log line for the program's end. The line has the exit code, unless a signal ended the
+    /// program.
     pub(crate) fn end_line(
         &self,
         code: Option<i32>,
@@ -249,10 +250,10 @@ impl Facts<'_> {
     /// Adds every header field as a variable under `prefix`; `letters` converts its name. The
     /// values of fields with the same name are joined.
     ///
-    /// A field must not pass for another one that a proxy may have set, so some fields are left
-    /// out. Names with characters other than letters, digits and dashes are left out, because `_`
-    /// stands for the dash in variables (RFC 9110, 17.10). So are names that would repeat a fact,
-    /// and `HTTP_PROXY`, which programs read as the proxy to use.
+    /// Some fields are left out, because a program must not take one field for another that a proxy
+    /// may have set. Names with characters other than letters, digits and dashes are left out,
+    /// because in variables `_` stands for the dash (RFC 9110, 17.10). Names that would repeat a
+    /// fact are left out, too, and so is `HTTP_PROXY`, which programs read as the proxy to use.
     fn push_headers(&mut self, prefix: &str, invoke: &Invoke<'_>, letters: fn(&[u8]) -> String) {
         let mut fields: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         let is_plain = |name: &[u8]| name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-');

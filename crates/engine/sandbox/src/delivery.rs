@@ -1,4 +1,4 @@
-//! A complete answer that is sent bit by bit, as far as the engine's credit allows.
+//! A complete answer that is sent in pieces, as far as the engine's credit allows.
 
 use bytes::Bytes;
 use mote_core::openwhisk_action::Answer;

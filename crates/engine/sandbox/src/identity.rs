@@ -1,14 +1,17 @@
 //! The identity of an instance: user namespace, ids, capabilities and resource limits.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::config::Layer;
 use crate::plan::Plan;
 use crate::step::{Failure, StepName};
 use crate::sys;
 
-/// User and group id inside every sandbox.
+/// User and group id inside every sandbox, except in those of images, which name their own user.
 pub(crate) const INSIDE_ID: u32 = 1000;
+/// See [`INSIDE_ID`].
+pub(crate) const INSIDE_IDS: (u32, u32) = (INSIDE_ID, INSIDE_ID);
 /// Soft and hard limit for open files: enough for servers, but too few to exhaust the machine.
 const OPEN_FILES: (u64, u64) = (1024, 4096);
 
@@ -19,6 +22,19 @@ const SECBIT_NO_SETUID_FIXUP_LOCKED: libc::c_ulong = 1 << 3;
 const SECBIT_KEEP_CAPS_LOCKED: libc::c_ulong = 1 << 5;
 const SECBIT_NO_CAP_AMBIENT_RAISE: libc::c_ulong = 1 << 6;
 const SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED: libc::c_ulong = 1 << 7;
+
+/// The rules of a sandbox by which no program regains capabilities.
+pub(crate) const SECURE_BITS: libc::c_ulong = SECBIT_NOROOT
+    | SECBIT_NOROOT_LOCKED
+    | SECBIT_NO_SETUID_FIXUP
+    | SECBIT_NO_SETUID_FIXUP_LOCKED
+    | SECBIT_KEEP_CAPS_LOCKED
+    | SECBIT_NO_CAP_AMBIENT_RAISE
+    | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
+/// The capabilities of a template, by their numbers in `linux/capability.h`: `CAP_KILL`, to end a
+/// sandbox that cannot be entered; `CAP_SETGID`, `CAP_SETUID` and `CAP_SETPCAP`, to become its
+/// user; `CAP_SYS_CHROOT`, `CAP_SYS_PTRACE` and `CAP_SYS_ADMIN`, to enter its namespaces.
+const OF_TEMPLATE: [libc::c_ulong; 7] = [5, 6, 7, 8, 18, 19, 21];
 
 #[repr(C)]
 struct CapHeader {
@@ -36,17 +52,28 @@ struct CapData {
 
 const CAP_VERSION_3: u32 = 0x2008_0522;
 
-/// Maps host ids (user, group) to 1000 in the user namespace that this process has just entered.
-pub(crate) fn map_self(host_ids: (u32, u32)) -> io::Result<()> {
+/// Maps ids (user, group) of the parent namespace to ids `inside` the user namespace that this
+/// process has just entered. `proc` is a /proc to which files can be written; `None` for the /proc
+/// in this process's root.
+pub(crate) fn map_self(
+    inside: (u32, u32),
+    outside: (u32, u32),
+    proc: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let write = |name: &str, text: String| {
+        let own = if proc.is_some() { "self" } else { "/proc/self" };
+        let file = sys::openat(proc, &sys::cstring(format!("{own}/{name}"))?, libc::O_WRONLY, 0)?;
+        sys::write(file.as_fd(), text.as_bytes()).map(drop)
+    };
     as_owner_of_proc_files(|| {
-        std::fs::write("/proc/self/setgroups", "deny")?;
-        std::fs::write("/proc/self/uid_map", format!("{INSIDE_ID} {} 1", host_ids.0))?;
-        std::fs::write("/proc/self/gid_map", format!("{INSIDE_ID} {} 1", host_ids.1))
+        write("setgroups", "deny".to_owned())?;
+        write("uid_map", format!("{} {} 1", inside.0, outside.0))?;
+        write("gid_map", format!("{} {} 1", inside.1, outside.1))
     })
 }
 
 /// Runs `write`, which writes to files of `/proc/self`. If this process is undumpable, those files
-/// belong to root, but this process may be an ordinary user. It therefore becomes dumpable for the
+/// belong to root, but this process may be an ordinary user. So it becomes dumpable for the
 /// duration of `write`. Call this only before a program of a function runs, because until then no
 /// other process in the namespaces could trace this one.
 pub(crate) fn as_owner_of_proc_files(write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
@@ -58,46 +85,72 @@ pub(crate) fn as_owner_of_proc_files(write: impl FnOnce() -> io::Result<()>) -> 
 
 /// Changes from root to the instance's own uid in its own user namespace.
 ///
-/// The other namespaces were made earlier and belong to the host's user namespace. Even a full set
-/// of capabilities inside the new user namespace would therefore give no power over them.
-pub(crate) fn become_instance(plan: &Plan) -> Result<(), Failure> {
-    let (uid, gid) = plan.host_ids;
-    sys::prctl(libc::PR_SET_KEEPCAPS, 1, 0).step("keep capabilities over the change of user")?;
-    // SAFETY: plain integers; a null list with length 0 is valid.
-    unsafe {
-        let null = std::ptr::null();
-        sys::check(libc::c_long::from(libc::setgroups(0, null))).step("drop groups")?;
-        sys::check(libc::c_long::from(libc::setresgid(gid, gid, gid))).step("change group")?;
-        sys::check(libc::c_long::from(libc::setresuid(uid, uid, uid))).step("change user")?;
-    }
-    let mut sets = capabilities().step("read capabilities")?;
-    for set in &mut sets {
-        set.effective = set.permitted;
-    }
-    set_capabilities(sets).step("raise capabilities for set-up")?;
+/// The other namespaces were made earlier and belong to the host's user namespace. So even a full
+/// set of capabilities inside the new user namespace would give no power over them.
+pub(crate) fn become_instance(
+    plan: &Plan,
+    inside: (u32, u32),
+    proc: Option<BorrowedFd<'_>>,
+) -> Result<(), Failure> {
+    change_user(plan.host_ids).step("change the user")?;
     if plan.userns && plan.has(Layer::UserNamespace) {
         sys::unshare(libc::CLONE_NEWUSER).step("create a user namespace")?;
-        map_self(plan.host_ids).step("map the user namespace")?;
+        map_self(inside, plan.host_ids, proc).step("map the user namespace")?;
     }
     Ok(())
 }
 
+/// Enters another user namespace, in which this process has the ids `inside`. Its ids so far are
+/// [`INSIDE_IDS`]. All mounts belong to the namespace that it leaves.
+pub(crate) fn change_ids(inside: (u32, u32), proc: Option<BorrowedFd<'_>>) -> Result<(), Failure> {
+    sys::unshare(libc::CLONE_NEWUSER).step("create a user namespace for the image")?;
+    map_self(inside, INSIDE_IDS, proc).step("map the user namespace of the image")
+}
+
+/// Changes the user and the group, gives up all other groups, and keeps the capabilities.
+pub(crate) fn change_user((uid, gid): (u32, u32)) -> io::Result<()> {
+    sys::prctl(libc::PR_SET_KEEPCAPS, 1, 0)?;
+    // SAFETY: plain integers; a null list with length 0 is valid.
+    unsafe {
+        sys::check(libc::c_long::from(libc::setgroups(0, std::ptr::null())))?;
+        sys::check(libc::c_long::from(libc::setresgid(gid, gid, gid)))?;
+        sys::check(libc::c_long::from(libc::setresuid(uid, uid, uid)))?;
+    }
+    let mut sets = capabilities()?;
+    for set in &mut sets {
+        set.effective = set.permitted;
+    }
+    set_capabilities(sets)
+}
+
 /// Sets the resource limits of each process. Cgroups limit the instance as a whole.
 pub(crate) fn limit_resources(plan: &Plan) -> io::Result<()> {
-    sys::limit_resource(libc::RLIMIT_NOFILE as _, OPEN_FILES.0, OPEN_FILES.1)?;
-    // The limit is 1 and not 0, because at 0 the kernel still starts a program that reads dumps
-    // from a pipe, as root and outside the sandbox. At 1 it starts no program, and no dump is that
-    // small. The filter keeps programs from changing the limit.
-    sys::limit_resource(libc::RLIMIT_CORE as _, 1, 1)?;
+    for (resource, soft, hard) in resource_limits(plan) {
+        sys::limit_resource(resource, soft, hard)?;
+    }
+    Ok(())
+}
+
+/// The resource limits of each process: number, soft limit, hard limit.
+pub(crate) fn resource_limits(plan: &Plan) -> Vec<(libc::c_int, u64, u64)> {
+    // The limit is 1 and not 0. At 0, the kernel still starts a program that reads dumps from a
+    // pipe, as root and outside the sandbox. At 1, it starts no program, and no dump is that small.
+    // The filter keeps programs from changing the limit.
+    const CORE_BYTES: u64 = 1;
+    let mut limits = vec![
+        (libc::RLIMIT_NOFILE as _, OPEN_FILES.0, OPEN_FILES.1),
+        (libc::RLIMIT_CORE as _, CORE_BYTES, CORE_BYTES),
+    ];
     if let Some(bytes) = plan.file_bytes {
-        sys::limit_resource(libc::RLIMIT_FSIZE as _, bytes, bytes)?;
+        limits.push((libc::RLIMIT_FSIZE as _, bytes, bytes));
     }
     if let Some(bytes) = plan.data_bytes {
         // The address space is not limited, because runtimes reserve gigabytes of it that they
         // never use.
-        sys::limit_resource(libc::RLIMIT_DATA as _, bytes, bytes)?;
+        limits.push((libc::RLIMIT_DATA as _, bytes, bytes));
     }
-    sys::limit_resource(libc::RLIMIT_NPROC as _, plan.processes, plan.processes)
+    limits.push((libc::RLIMIT_NPROC as _, plan.processes, plan.processes));
+    limits
 }
 
 /// Empties the bounding set and the ambient set, and locks the rules by which a program could
@@ -111,17 +164,28 @@ pub(crate) fn clear_capability_sets() -> io::Result<()> {
         }
     }
     sys::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0)?;
-    sys::prctl(
-        libc::PR_SET_SECUREBITS,
-        SECBIT_NOROOT
-            | SECBIT_NOROOT_LOCKED
-            | SECBIT_NO_SETUID_FIXUP
-            | SECBIT_NO_SETUID_FIXUP_LOCKED
-            | SECBIT_KEEP_CAPS_LOCKED
-            | SECBIT_NO_CAP_AMBIENT_RAISE
-            | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED,
-        0,
-    )
+    sys::prctl(libc::PR_SET_SECUREBITS, SECURE_BITS, 0)
+}
+
+/// Whether this process has the capabilities that a template needs. A service manager often leaves
+/// only some of them to a node that runs as root.
+pub(crate) fn may_make_templates() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
+    OF_TEMPLATE.iter().all(|capability| set >> capability & 1 == 1)
+}
+
+/// Limits the capabilities of a template to those with which its copies enter a sandbox.
+pub(crate) fn keep_template_capabilities() -> io::Result<()> {
+    for capability in (0..64).filter(|capability| !OF_TEMPLATE.contains(capability)) {
+        match sys::prctl(libc::PR_CAPBSET_DROP, capability, 0) {
+            // This number is past the last capability that the kernel knows.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
+            other => other?,
+        }
+    }
+    Ok(())
 }
 
 /// Drops all capabilities of this process.

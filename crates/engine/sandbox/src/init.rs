@@ -1,10 +1,10 @@
 //! Pid 1 of a sandbox after all set-up. It does not execute another program in its place.
 //!
 //! Pid 1 executes the program as pid 2, collects orphans, and ends with the program. The kernel
-//! then ends everything else in the namespace. The program does not run as pid 1 itself, because it
-//! would then have to collect orphans and could not be killed by its own signals. At this point,
-//! pid 1 already has no privileges, runs under the same filter as the program, and is invisible to
-//! it (undumpable).
+//! then ends everything else in the namespace. The program is not pid 1 itself, because it would
+//! then have to collect orphans, and its own signals could not kill it. At this point, pid 1
+//! already has no privileges, runs under the same filter as the program, and is invisible to it
+//! (undumpable).
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -23,6 +23,9 @@ use crate::worker;
 
 /// How long a connection to the program's port may take before the engine receives "not yet".
 const CONNECT_TIMEOUT_MS: i32 = 1_000;
+
+/// The process id of a copy of a template. Pid 2 has brought it here and ended.
+const COPY_PID: i32 = 3;
 
 /// Runs the plan's program to its end. Never returns.
 pub(crate) fn run(plan: &Plan, egress: Vec<OwnedFd>) -> ! {
@@ -51,7 +54,7 @@ fn status() -> BorrowedFd<'static> {
 }
 
 fn tell(answer: &Answer, fds: &[RawFd]) {
-    // If the daemon has ended, nobody needs the answer.
+    // If the daemon has ended, no process needs the answer.
     let _ = message::send(status(), &answer.encode(), fds, 0);
 }
 
@@ -88,7 +91,12 @@ fn start(plan: &Plan, egress: Vec<OwnedFd>) -> io::Result<i32> {
             });
             Ok(0)
         }
-        Program::Shim { argv } => {
+        Program::Copy { .. } => {
+            drop(channel);
+            started(egress);
+            Ok(wait(COPY_PID, &children, None))
+        }
+        Program::Shim { argv } | Program::Template { argv } => {
             // SAFETY: plain integers on our own descriptor: the program inherits the channel at
             // this very number.
             unsafe {
@@ -102,24 +110,25 @@ fn start(plan: &Plan, egress: Vec<OwnedFd>) -> io::Result<i32> {
             };
             let (outside, inside) = sys::socket_pair(libc::SOCK_SEQPACKET)?;
             started(egress.into_iter().chain([outside]).collect());
-            Ok(wait(child.pid, &children, Some((&inside, port))))
+            Ok(wait(child.pid, &children, Some((&inside, port, libc::SIGTERM))))
         }
-        Program::Server { argv, port } => {
+        Program::Server { argv, port, stop_signal } => {
             let child = command(argv, &plan.work_dir)?.spawn(&Stdio::default(), &[])?;
             started(egress);
-            Ok(wait(child.pid, &children, Some((&channel, *port))))
+            Ok(wait(child.pid, &children, Some((&channel, *port, *stop_signal))))
         }
     }
 }
 
 /// Waits for the program, collects every other child that ends, and answers requests for
-/// connections. Ends the process when the daemon has ended.
-fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
+/// connections. Ends the process when the daemon has ended. For a server, there are also a channel,
+/// a port, and the signal that asks the server to end.
+fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16, i32)>) -> i32 {
     let mut entries = [
         sys::poll_entry(children.as_raw_fd(), libc::POLLIN),
         // No events are requested, because the kernel always reports a hang-up.
         sys::poll_entry(STATUS_FD, 0),
-        sys::poll_entry(server.map_or(-1, |(channel, _)| channel.as_raw_fd()), libc::POLLIN),
+        sys::poll_entry(server.map_or(-1, |(channel, ..)| channel.as_raw_fd()), libc::POLLIN),
     ];
     loop {
         if sys::poll(&mut entries, -1).is_err() {
@@ -137,8 +146,8 @@ fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
             sys::exit_now(0);
         }
         if entries[2].revents != 0
-            && let Some((channel, port)) = server
-            && !obey(channel.as_fd(), port, main)
+            && let Some((channel, port, stop_signal)) = server
+            && !obey(channel.as_fd(), port, (main, stop_signal))
         {
             // The engine has closed its end and will send no more requests.
             entries[2].fd = -1;
@@ -147,7 +156,7 @@ fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
 }
 
 /// Carries out one order for a server. Returns false if the engine's end is closed.
-fn obey(channel: BorrowedFd<'_>, port: u16, server: i32) -> bool {
+fn obey(channel: BorrowedFd<'_>, port: u16, (server, stop_signal): (i32, i32)) -> bool {
     // An order is one byte. Several orders may arrive together, so they are read one by one.
     let mut request = [0; 1];
     match sys::read(channel, &mut request) {
@@ -155,7 +164,7 @@ fn obey(channel: BorrowedFd<'_>, port: u16, server: i32) -> bool {
         Ok(_) if request[0] == ServerOrder::Terminate as u8 => {
             // SAFETY: plain integers; the server is a child that has not been collected.
             unsafe {
-                libc::kill(server, libc::SIGTERM);
+                libc::kill(server, stop_signal);
             }
             return true;
         }

@@ -1,10 +1,10 @@
 //! Package installation: runs a package client (pip, npm) in the same kind of sandbox as functions,
 //! but with a writable packages folder and network access that the caller provides.
 //!
-//! Install scripts are foreign code. They run under their own uid and see only what functions see.
-//! Their network contains only the listeners that the request names. The bytes that they write are
-//! bounded while they run. Afterwards, their files are given to the daemon's user, without set-id
-//! bits.
+//! Install scripts are foreign code. The scripts run under their own uid and see only what
+//! functions see. Their network contains only the listeners that the request names. While they run,
+//! the number of bytes that they write is bounded. Afterwards, the daemon's user receives their
+//! files, without set-id bits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,7 +29,7 @@ const LINE_BYTES_MAX: usize = 4 << 10;
 const DEPTH_MAX: u32 = 200;
 /// Pause between two measurements of the bytes that an installation has written.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
-/// After a measurement, the pause is at least this many times as long as the measurement.
+/// The pause after a measurement is at least this many times as long as the measurement took.
 const LOOK_SHARE: u32 = 10;
 
 /// One installation.
@@ -49,9 +49,8 @@ pub struct BuildRequest {
     /// More host paths to show read-only at the same place (certificates, local indexes).
     pub extra_read_only: Vec<PathBuf>,
     /// Host folder that outlives the installation. It is writable at `/cache` inside, and must
-    /// exist. Its content is input for the next installation. Therefore, no code of a function may
-    /// run in an installation with a cache folder, and only one installation at a time may use the
-    /// folder.
+    /// exist. Its content is input for the next installation. So no code of a function may run in
+    /// an installation with a cache folder, and only one installation at a time may use the folder.
     pub cache_dir: Option<PathBuf>,
     /// Read-only text files: absolute path inside, content.
     pub files: Vec<(PathBuf, String)>,
@@ -91,8 +90,8 @@ impl BuildOutcome {
 }
 
 impl ProcessBackend {
-    /// Runs one installation until it ends, or until its timeout or its limit of bytes. `serve`
-    /// receives the listeners that the request names, in the same order. It runs while the
+    /// Runs one installation until it ends, or until it reaches its timeout or its limit of bytes.
+    /// `serve` receives the listeners that the request names, in the same order. It runs while the
     /// installation runs, and is dropped when the installation ends. Afterwards, everything in
     /// `packages_dir` belongs to the daemon's user, is readable by all, and has no set-id bits. If
     /// the installation failed, the caller removes the files that it left there.
@@ -254,8 +253,8 @@ fn hand_over(path: &Path, ids: (u32, u32), depth: u32) -> io::Result<()> {
             hand_over(&entry?.path(), ids, depth + 1)?;
         }
     }
-    // The folder itself comes last, because a node without CAP_DAC_OVERRIDE cannot read it
-    // afterwards.
+    // The folder itself comes last, because after its change a node without CAP_DAC_OVERRIDE cannot
+    // read it.
     if (meta.uid(), meta.gid()) != ids {
         lchown(path, Some(ids.0), Some(ids.1))?;
     }
@@ -263,8 +262,8 @@ fn hand_over(path: &Path, ids: (u32, u32), depth: u32) -> io::Result<()> {
 }
 
 /// Gives everything below `path` to `owner`, readable by all and without set-id bits. No process of
-/// the installation runs any more, so no file can be replaced during the check. Links are not
-/// followed.
+/// the installation is running any longer, so no file can be replaced during the check. Links are
+/// not followed.
 fn give_back(path: &Path, owner: (u32, u32), depth: u32) -> io::Result<()> {
     let meta = std::fs::symlink_metadata(path)?;
     if (meta.uid(), meta.gid()) != owner {
@@ -275,8 +274,8 @@ fn give_back(path: &Path, owner: (u32, u32), depth: u32) -> io::Result<()> {
     }
     let mode = meta.permissions().mode();
     let wanted = if meta.is_dir() { 0o755 } else { (mode & 0o755) | 0o644 };
-    // The mode is set even after a change of owner, because that change clears set-id bits only for
-    // files.
+    // The mode is set even if the owner was changed, because a change of owner clears set-id bits
+    // only for files.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(wanted))?;
     if meta.is_dir() {
         not_too_deep(depth)?;

@@ -1,7 +1,7 @@
 //! Landlock: a second check of file access, in addition to the mounts.
 //!
 //! Everything visible may be read and executed. Only `/tmp` (and `/packages` during an
-//! installation) and the data sinks in /dev may be written. Abstract sockets and signals cannot
+//! installation, and the whole root of an image) and the data sinks in /dev may be written. Abstract sockets and signals cannot
 //! leave the sandbox. Rights that the running kernel does not know are left out; `capabilities`
 //! reports the kernel's version.
 
@@ -23,7 +23,7 @@ use crate::sys;
 /// they know.
 const VERSION: ABI = ABI::V6;
 
-/// Devices that may be written to, because writing has no effect. Urandom is not one of them,
+/// Devices that may be written to, because writing has no effect. `/dev/urandom` is not among them,
 /// because its pool is shared with the host.
 const SINKS: &[&str] = &["/dev/null", "/dev/zero", "/dev/full"];
 
@@ -41,9 +41,10 @@ pub(crate) fn version() -> u32 {
     u32::try_from(version).unwrap_or(0)
 }
 
-/// Restricts this process and all processes that it will start.
-pub(crate) fn apply(plan: &Plan) -> Result<(), Failure> {
-    let restrict = || -> io::Result<()> {
+/// Restricts this process and all processes that it will start. Returns the rules for a process
+/// that comes from elsewhere; `None` if the kernel has no landlock.
+pub(crate) fn apply(plan: &Plan) -> Result<Option<OwnedFd>, Failure> {
+    let restrict = || -> io::Result<Option<OwnedFd>> {
         let all = AccessFs::from_all(VERSION);
         let mut writable = all;
         writable.remove(make_bitflags!(AccessFs::{MakeChar | MakeBlock | IoctlDev}));
@@ -60,8 +61,14 @@ pub(crate) fn apply(plan: &Plan) -> Result<(), Failure> {
             (&mut rules).add_rule(rule).map_err(io::Error::other)?;
             Ok(())
         };
-        allow(Path::new("/"), AccessFs::from_read(VERSION))?;
-        allow(Path::new("/tmp"), writable)?;
+        if plan.root.image.is_some() {
+            // The whole root belongs to the instance, except /proc and /dev, whose mounts are
+            // read-only.
+            allow(Path::new("/"), writable)?;
+        } else {
+            allow(Path::new("/"), AccessFs::from_read(VERSION))?;
+            allow(Path::new("/tmp"), writable)?;
+        }
         for bind in plan.root.binds.iter().filter(|bind| bind.writable) {
             allow(&bind.target, writable)?;
         }
@@ -73,8 +80,9 @@ pub(crate) fn apply(plan: &Plan) -> Result<(), Failure> {
         for sink in SINKS {
             allow(Path::new(sink), make_bitflags!(AccessFs::{ReadFile | WriteFile | Truncate}))?;
         }
+        let kept = rules.try_clone()?;
         rules.restrict_self().map_err(io::Error::other)?;
-        Ok(())
+        Ok(kept.into())
     };
     restrict().step("restrict files with landlock")
 }

@@ -14,11 +14,12 @@
 //!
 //! - `zygote.rs`, `plan.rs`, `message.rs`: the zygote, and the daemon's messages to it
 //! - `child.rs`, `step.rs`: the steps that set up a sandbox
-//! - `root.rs`, `own_code.rs`, `proc_files.rs`: the files of a sandbox
+//! - `root.rs`, `image_root.rs`, `own_code.rs`, `proc_files.rs`: the files of a sandbox
 //! - `identity.rs`, `landlock_rules.rs`, `seccomp/`, `cgroup.rs`: its rights and limits
 //! - `loopback.rs`, `local_routes.rs`, `open_network.rs`: its network
 //! - `init.rs`, `spawn.rs`: pid 1, and the program
 //! - `prewarmed.rs`, `assignment.rs`: prewarmed interpreters, and how one receives a function
+//! - `template.rs`: copies of an interpreter that has already started
 //! - `worker.rs`, `program_run.rs`, `action_loop.rs`, `contract.rs`: programs that run once per
 //!   call, and actions that keep running
 //! - `backend.rs`, `running.rs`, `cleanup.rs`: the daemon's side
@@ -39,6 +40,7 @@ mod config;
 mod contract;
 mod delivery;
 mod identity;
+mod image_root;
 mod init;
 mod installation;
 mod landlock_rules;
@@ -63,6 +65,7 @@ mod spawn;
 mod step;
 mod subordinate;
 mod sys;
+mod template;
 mod worker;
 mod zygote;
 
@@ -73,8 +76,8 @@ pub use report::{Capability, Report, State, capabilities};
 pub use zygote::{Zygote, ZygoteHandle};
 
 /// Asks the kernel to let the calling thread run soon after it wakes, for a short turn, even while
-/// all cores are busy. Programs in sandboxes have the same setting. Does nothing where the kernel
-/// lacks it.
+/// all cores are busy. Programs in sandboxes have the same setting. Does nothing if the kernel
+/// lacks this setting.
 pub fn take_short_turns() {
     // If this fails, the node still works, but waits longer on a busy machine.
     let _ = sys::take_short_turns();

@@ -29,8 +29,8 @@ impl LogLines {
         &self.last
     }
 
-    /// Reads the available bytes. Returns true if nothing can follow, because the pipe is closed,
-    /// or because it is empty and its program is `over`.
+    /// Reads the available bytes. Returns true if nothing can follow: the pipe is closed, or it is
+    /// empty and its program is `over`.
     pub(crate) fn pump(
         &mut self,
         pipe: &mut Option<OwnedFd>,
@@ -86,8 +86,7 @@ pub(crate) fn put_line(outbox: &mut Vec<u8>, stream: u32, source: [u8; 2], text:
 }
 
 /// Reads a pipe until it is empty or closed, or until `take` accepts no more. Returns true if
-/// nothing can follow, because the pipe is closed, or because it is empty and its program is
-/// `over`.
+/// nothing can follow: the pipe is closed, or it is empty and its program is `over`.
 pub(crate) fn drain(
     pipe: &mut Option<OwnedFd>,
     buffer: &mut [u8],

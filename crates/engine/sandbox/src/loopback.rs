@@ -14,7 +14,7 @@ use crate::{local_routes, open_network, sys};
 /// one message.
 pub(crate) const EGRESS_MAX: usize = crate::message::FDS_MAX;
 
-/// The loopback address that stands for host number `number`, if the manifest gives that host by
+/// The loopback address that stands for host number `number`, for hosts that the manifest gives by
 /// name.
 pub(crate) fn egress_address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, 0, number.saturating_add(2))
@@ -28,11 +28,17 @@ const TCP_BUFFERS: [(&str, &str); 2] = [
 ];
 
 /// Limits the buffers of each socket in this network namespace. If the kernel refuses, only the
-/// control group's limit remains, if there is one.
+/// control group's limit applies, if there is one.
 pub(crate) fn bound_buffers() {
     for (file, sizes) in TCP_BUFFERS {
         let _ = std::fs::write(file, sizes);
     }
+}
+
+/// Lets every program of this network namespace listen on ports below 1024, as servers in images
+/// do. Other functions choose their port. If the kernel refuses, the server reports the error.
+pub(crate) fn open_low_ports() {
+    let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
 }
 
 /// Brings `lo` up in this network namespace. The kernel then gives it the address 127.0.0.1/8.
@@ -57,10 +63,10 @@ pub(crate) fn bring_up() -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a socket at each of these addresses, which then lead to this sandbox. The unspecified
-/// address means that the socket listens on that port of every address. In that case, the last
-/// descriptor is the socket for names (see `open_network.rs`). Runs with privileges, so ports below
-/// 1024 work. A destination that is named twice gets a second descriptor of the same socket.
+/// Opens a socket at each of these addresses, which then lead to this sandbox. For the unspecified
+/// address, the socket listens on its port at every address. In that case, the last descriptor is
+/// the socket for names (see `open_network.rs`). Runs with privileges, so ports below 1024 work. If
+/// a destination is named twice, the second one gets another descriptor of the same socket.
 pub(crate) fn egress_listeners(sockets: &[Listen]) -> Result<Vec<OwnedFd>, Failure> {
     let is_open = sockets.iter().any(Listen::is_for_any_host);
     let mut opened: Vec<OwnedFd> = Vec::with_capacity(sockets.len() + usize::from(is_open));

@@ -14,7 +14,7 @@ pub(crate) const FDS_MAX: usize = 64;
 struct Control([u8; 24 + FDS_MAX * 4 + 8]);
 
 /// Sends `bytes` and `fds` as one message. Blocks unless `flags` or the socket say otherwise. If
-/// the peer has closed its end, this returns an error and never causes a signal.
+/// the peer has closed its end, this returns an error and never raises a signal.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],

@@ -1,5 +1,5 @@
 //! The network of a function that may reach any host. Every address leads to the sandbox's own
-//! listeners, and the node then connects to the address for which the function asked.
+//! listeners, and the node then connects to the address that the function asked for.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};

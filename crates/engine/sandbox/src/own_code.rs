@@ -1,8 +1,8 @@
 //! A copy of a function's code to which the instance may write.
 //!
-//! The copy lies on the tmpfs of `/tmp`. Both therefore share one quota and vanish with the
-//! instance. The copy belongs to the instance's user, and nothing in it leads back to the original:
-//! links stay links, and everything except files, folders and links is left out.
+//! The copy is on the tmpfs of `/tmp`, so both share one quota and vanish with the instance. The
+//! copy belongs to the instance's user, and nothing in it leads back to the original: links stay
+//! links, and everything except files, folders and links is left out.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};

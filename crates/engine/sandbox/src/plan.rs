@@ -29,16 +29,23 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 8 << 10;
 pub(crate) enum Program {
     /// Pid 1 keeps one process running and does nothing else.
     Shim { argv: Vec<String> },
+    /// Pid 1 executes nothing. Its program is a copy of a template that runs this.
+    Copy { argv: Vec<String> },
+    /// The program becomes a template. It is in no process id namespace of its own.
+    Template { argv: Vec<String> },
     /// Pid 1 speaks the worker protocol and starts one process per invocation.
     PerInvocation { argv: Vec<String> },
-    /// Pid 1 keeps one process running, and opens connections to its port on request.
-    Server { argv: Vec<String>, port: u16 },
+    /// Pid 1 keeps one process running, and opens connections to its port on request. The signal
+    /// asks the process to end.
+    Server { argv: Vec<String>, port: u16, stop_signal: i32 },
 }
 
 impl Program {
     pub(crate) fn argv(&self) -> &[String] {
         match self {
             Program::Shim { argv }
+            | Program::Copy { argv }
+            | Program::Template { argv }
             | Program::PerInvocation { argv }
             | Program::Server { argv, .. } => argv,
         }
@@ -66,12 +73,25 @@ pub(crate) struct RootPlan {
     pub(crate) files: Vec<(PathBuf, String)>,
     /// Empty folders on which other folders are mounted later.
     pub(crate) folders: Vec<PathBuf>,
-    /// The facts for those files of /proc that are not about processes. Without them, these files
-    /// do not exist.
+    /// The facts for the files of /proc that are not about processes. Without these facts, the
+    /// files do not exist.
     pub(crate) machine: Option<Machine>,
     pub(crate) tmp_bytes: u64,
     /// A copy of the code that the instance may write to.
     pub(crate) own_code: Option<OwnCode>,
+    /// The container image whose files are the root. Binds, links and files are added to it.
+    pub(crate) image: Option<ImagePlan>,
+}
+
+/// See [`crate::image_root`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ImagePlan {
+    /// Folders on the host, from the bottom to the top.
+    pub(crate) layers: Vec<PathBuf>,
+    /// The user and group of the files in the layers; `None` if these are the instance's own.
+    pub(crate) layers_belong_to: Option<(u32, u32)>,
+    /// `USER` or `USER:GROUP`, each a name or a number. Empty means root.
+    pub(crate) user: String,
 }
 
 /// See [`crate::own_code`].
@@ -93,7 +113,7 @@ pub(crate) struct Preparation {
     /// Layers left out; zero outside tests.
     pub(crate) without: u32,
     /// The user and group of a daemon that is an ordinary user. The child maps them in its own user
-    /// namespace. Inside that namespace, no process can find out its ids on the host.
+    /// namespace. Inside that namespace, no process can find out its own ids on the host.
     pub(crate) mapped: Option<(u32, u32)>,
     /// Cgroup directories to create and enter, absolute paths on the host.
     pub(crate) cgroups: Vec<PathBuf>,
@@ -132,8 +152,8 @@ pub(crate) struct Plan {
     /// Largest file that the program may write, in bytes (package installation only).
     pub(crate) file_bytes: Option<u64>,
     /// The maximum number of processes of the instance's uid. The pids controller counts them too,
-    /// but refuses a fork only after the kernel has copied the parent. This limit refuses before
-    /// that copy, which is the expensive part of a fork bomb.
+    /// but refuses a fork only after the kernel has copied the parent. This limit refuses the fork
+    /// before that copy, which is the expensive part of a fork bomb.
     pub(crate) processes: u64,
     /// The sockets inside that stand for connections and datagrams to other hosts.
     pub(crate) egress: Vec<Listen>,
@@ -210,7 +230,7 @@ impl Preparation {
     }
 }
 
-/// What a prewarmed instance receives when it becomes an instance of a function. Paths are as seen
+/// The message that turns a prewarmed instance into an instance of a function. Paths are as seen
 /// from the instance's root.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Assignment {

@@ -1,7 +1,7 @@
 //! Children that wait for an instance and are already in their namespaces and cgroups.
 //!
 //! Joining cgroups takes most of the time of a start, and the kernel spends that time waiting, not
-//! working. A few children therefore prepare before they are needed. Each is used once, and is
+//! working. So a few children prepare before they are needed. Each child is used once, and is
 //! replaced after the start that took it. If no child is prepared, a start makes its own child and
 //! only takes longer.
 
@@ -13,8 +13,8 @@ use tokio::io::unix::AsyncFd;
 
 use crate::cleanup::Unstarted;
 
-/// Number of children that are kept prepared: enough for functions that call each other. While it
-/// waits, each uses a quarter of a megabyte, kernel memory included.
+/// Number of children that are kept prepared: enough for functions that call each other. A waiting
+/// child uses a quarter of a megabyte, kernel memory included.
 pub(crate) const PREPARED: usize = 2;
 
 /// A child in its namespaces and cgroups. Dropping this ends the child and removes its cgroups.
@@ -47,7 +47,7 @@ impl Pool {
         self.lock().prepared.pop()
     }
 
-    /// Whether the caller must add children until [`Pool::add`] returns false.
+    /// Whether the caller must start adding children, until [`Pool::add`] returns false.
     pub(crate) fn begin_filling(&self) -> bool {
         let mut state = self.lock();
         let begin = !state.filling && !state.closed && state.prepared.len() < PREPARED;

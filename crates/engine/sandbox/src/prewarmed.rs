@@ -2,8 +2,8 @@
 //! kind.
 //!
 //! Starting an interpreter takes most of a cold start, and until it has loaded a function, all
-//! instances of the same interpreter are alike. A few are therefore started before they are needed,
-//! in complete sandboxes that lack only the function's folders (`assignment`). Each becomes an
+//! instances of the same interpreter are alike. So a few are started before they are needed, in
+//! complete sandboxes that lack only the function's folders (`assignment`). Each becomes an
 //! instance of one function, once.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -62,7 +62,7 @@ impl PrewarmedPool {
                 break None;
             };
             let found = state.up.swap_remove(at);
-            // Anything that its pid 1 has to report can only be its end.
+            // The only event that its pid 1 can have to report is its end.
             if !is_readable(found.1.prepared.status_fd()) {
                 break Some(found);
             }
@@ -132,7 +132,8 @@ impl State {
     }
 }
 
-fn is_readable(fd: BorrowedFd<'_>) -> bool {
+/// Whether a message, or the end of the peer, can be read.
+pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut entry = [sys::poll_entry(fd.as_raw_fd(), libc::POLLIN)];
     matches!(sys::poll(&mut entry, 0), Ok(ready) if ready > 0)
 }

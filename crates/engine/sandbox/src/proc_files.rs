@@ -22,7 +22,7 @@ pub(crate) struct Machine {
     /// The number of processors that an instance may use.
     pub(crate) processors: usize,
     /// The time at which the machine was booted, in seconds since 1970. The kernel counts the start
-    /// times of processes from then on.
+    /// times of processes from that moment.
     pub(crate) booted_s: u64,
     /// The memory limit of the instance. Without it, the texts do not show memory.
     pub(crate) memory_bytes: Option<u64>,
@@ -46,7 +46,7 @@ pub(crate) fn texts(machine: Machine) -> Vec<(&'static str, String)> {
     texts
 }
 
-/// The generated file that shows an instance its memory: path and text.
+/// The path and text of the generated file that shows an instance its memory.
 pub(crate) fn memory_file(bytes: u64) -> (PathBuf, String) {
     (PathBuf::from(DIR).join(MEMORY), meminfo(bytes))
 }
@@ -89,7 +89,7 @@ fn cpuinfo(processors: usize) -> String {
     (0..processors).map(one).collect()
 }
 
-/// The file shows all processor times as 0, because those of the host would reveal the activity of
+/// The file shows all processor times as 0, because the host's times would reveal the activity of
 /// others.
 fn stat(machine: Machine) -> String {
     const TIMES: &str = " 0 0 0 0 0 0 0 0 0 0\n";

@@ -24,7 +24,7 @@ use crate::sys;
 
 /// The longest argument that the kernel accepts. A longer line is passed on stdin only.
 const ARGUMENT_BYTES_MAX: usize = 128 << 10;
-/// An answer is held back until the program ends, but not once its first byte is older than this.
+/// An answer is held back until the program ends, but no longer than this after its first byte.
 const SOON_NS: u64 = 100_000_000;
 /// The maximum number of bytes in status and header lines. Any further bytes are ignored.
 const HEAD_BYTES_MAX: usize = 32 << 10;
@@ -100,12 +100,12 @@ pub(crate) struct Run {
     content_type: Option<Vec<u8>>,
     /// The state of reading stdout. Only actions have it.
     action: Option<ActionOutput>,
-    /// The rest of an answer that was complete before it was sent.
+    /// The rest of an answer that was complete before sending began.
     delivery: Option<Delivery>,
 }
 
-/// Adds the invocation's id to the address of the node's services, if there is one. The program
-/// then does not have to send the id with each request.
+/// Adds the invocation's id to the address of the node's services, if there is one. This way, the
+/// program need not send the id with each request.
 fn name_invocation(env: &mut [CString], id: u128) {
     let prefix = format!("{URL_VARIABLE}=http://{}:{SERVICES_PORT}/", OWN_FRONT.0);
     if let Some(one) = env.iter_mut().find(|one| one.as_bytes().starts_with(prefix.as_bytes())) {
@@ -114,7 +114,7 @@ fn name_invocation(env: &mut [CString], id: u128) {
     }
 }
 
-/// The output of an OpenWhisk action. Its lines are the log, except for the last, which is the
+/// The output of an OpenWhisk action. All lines are the log, except the last one, which is the
 /// result.
 struct ActionOutput {
     /// Whether the call came through the platform's API, which reads results unchanged.
@@ -277,8 +277,8 @@ impl Run {
 
     /// Moves all bytes that can be moved without waiting. Returns true once the stream has ended.
     pub(crate) fn pump(&mut self, outbox: &mut Vec<u8>, now_ns: u64) -> bool {
-        // The program's end was noticed before the pipe is read. If the pipe is empty now, it stays
-        // empty.
+        // The end of the program was noticed before this read. So if the pipe is empty now, it
+        // stays empty.
         let over = self.wait_status.is_some();
         self.pump_stdin(outbox);
         if outbox.len() >= OUTBOX_BYTES_MAX {

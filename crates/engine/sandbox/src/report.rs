@@ -9,12 +9,16 @@ use crate::plan::Preparation;
 use crate::subordinate::{self, Overlap};
 use crate::sys;
 
+/// The first kernel in which layers of an overlay can map ids.
+const IDMAPPED_OVERLAYS: (u32, u32) = (5, 19);
+/// The first kernel in which a tmpfs has the attributes that overlayfs needs without privileges.
+const TMPFS_ATTRIBUTES: (u32, u32) = (6, 6);
 /// Exit status of the child that tries namespaces: the ids could not be mapped.
 const NOT_MAPPED: i32 = 1;
 /// Exit status of the child that tries namespaces: `/proc` could not be mounted.
 const NOT_MOUNTED: i32 = 2;
 
-/// How well a property is enforced on this machine.
+/// How well this machine enforces a property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Enforced as promised.
@@ -98,7 +102,7 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
         [first, others @ ..] => format!("{first} (and {} more like it)", others.len()),
     };
     let delegate = "start it as a service with Delegate=yes, or with systemd-run --user --scope -p Delegate=yes";
-    // A node of an ordinary user works without delegation, but with weaker limits.
+    // A node that runs as an ordinary user works without delegation, but with weaker limits.
     let absent = if sys::is_root() { Missing } else { Degraded };
     match cgroups.version() {
         Version::None => add("cgroups", absent, &format!("{version}: {problems}"), delegate),
@@ -154,6 +158,12 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
             "without user namespaces an ordinary user cannot run sandboxes: run as root, or allow user namespaces",
         ),
     }
+    match images(user_namespaces().is_ok()) {
+        Ok(()) => add("images", Enforced, "layers are joined by overlayfs", ""),
+        Err((why, hint)) => {
+            add("images", Missing, &format!("container images cannot run: {why}"), hint)
+        }
+    }
     add("network namespace", Enforced, "loopback only", "");
     match crate::seccomp::compile() {
         Ok(_) => add(
@@ -186,15 +196,38 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
     items
 }
 
-/// Whether prewarmed programs can wait for a function. Both conditions are needed. An ordinary user
-/// may not mount into a sandbox that is already closed. Without a memory controller, the limit is
-/// an rlimit of the program's own processes, which cannot be changed later.
+/// Whether this machine can run container images, and if not, why and what helps.
+fn images(has_namespaces: bool) -> Result<(), (&'static str, &'static str)> {
+    if !has_namespaces {
+        return Err(("they need user namespaces", "allow user namespaces"));
+    }
+    if !sys::has_file_system("overlay") {
+        let hint = "load the module overlay, or use a kernel with overlayfs";
+        return Err(("overlayfs is not in this kernel", hint));
+    }
+    match (sys::is_root(), sys::kernel_version()) {
+        (true, version) if version < IDMAPPED_OVERLAYS => Err((
+            "this kernel cannot show the files of an image as those of an instance",
+            "use Linux 5.19 or newer; code that is not an image runs as before",
+        )),
+        (false, version) if version < TMPFS_ATTRIBUTES => Err((
+            "in this kernel, an ordinary user cannot join the layers of an image",
+            "use Linux 6.6 or newer, or run the node as root; code that is not an image runs as before",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether prewarmed programs can wait for a function. Both conditions are needed. First, an
+/// ordinary user may not mount into a sandbox that is already closed. Second, without a memory
+/// controller, the memory limit is an rlimit of the program's own processes, which cannot be
+/// changed later.
 pub(crate) fn prewarmed_programs(cgroups: &Cgroups) -> bool {
     sys::is_root() && cgroups.has("memory")
 }
 
-/// Whether this user may create user namespaces. The switches of the distributions decide this. For
-/// an ordinary user, a trial is also needed, which takes a millisecond once per process.
+/// Whether this user may create user namespaces. The distributions' switches decide this. For an
+/// ordinary user, a trial is needed as well, which takes a millisecond once per process.
 pub(crate) fn user_namespaces() -> Result<(), String> {
     let read = |path: &str| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
     if !std::path::Path::new("/proc/self/ns/user").exists() {

@@ -1,23 +1,23 @@
 //! The file system that an instance sees: a small read-only tmpfs with binds, and nothing else.
 //!
 //! Sources are turned into detached mounts before anything is attached, so their paths are resolved
-//! in the host's tree. From then on, every step works below the descriptor of the sandbox's own
-//! fresh tmpfs, where nobody else controls any path component.
+//! in the host's tree. From then on, every step works below the descriptor of the sandbox's own new
+//! tmpfs, where nobody else controls any path component.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use crate::own_code;
 use crate::plan::{Bind, OwnCode, RootPlan};
-use crate::proc_files::{self, Machine};
+use crate::proc_files;
 use crate::step::{Failure, StepName, is_dir};
 use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 
 /// Options of the root's own tmpfs, which holds only mount points and a few generated files.
 const ROOT_OPTIONS: &[(&std::ffi::CStr, &std::ffi::CStr)] =
     &[(c"size", c"1m"), (c"nr_inodes", c"2048"), (c"mode", c"0755")];
-/// Bytes of quota per file of /tmp. This bounds the kernel memory that a flood of empty files would
-/// use.
+/// The bytes of quota for each file that /tmp may hold. This bounds the kernel memory that a flood
+/// of empty files would use.
 const TMP_BYTES_PER_INODE: u64 = 4096;
 /// Devices that hold no state of the host.
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
@@ -32,10 +32,10 @@ const DEV_LINKS: &[(&str, &str)] = &[
     ("var/tmp", "/tmp"),
     ("run", "/tmp"),
 ];
-/// Mode of generated files. Their owner is root outside, but [`rewrite`] must be able to write them
-/// without the right to ignore modes.
+/// Mode of generated files. Outside, their owner is root, but [`rewrite`] must be able to write
+/// them without the right to ignore modes.
 const FILE_MODE: libc::mode_t = 0o644;
-const READ_ONLY: u64 = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+pub(crate) const READ_ONLY: u64 = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
 
 /// Composes the root in this process's private mount namespace, and moves into it.
 ///
@@ -45,19 +45,7 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<bool, Failure> {
     for bind in &plan.binds {
         mounts.push((bind, open_bind(bind)?));
     }
-    let mut devices = Vec::with_capacity(DEVICES.len());
-    for name in DEVICES {
-        let mount = sys::cstring(format!("/dev/{name}"))
-            .and_then(|source| sys::open_tree(&source))
-            .step(format_args!("open /dev/{name}"))?;
-        // `nodev` is not set, because these are devices. Read-only affects only their metadata.
-        sys::mount_setattr(
-            mount.as_fd(),
-            MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC,
-        )
-        .step(format_args!("restrict the mount of /dev/{name}"))?;
-        devices.push((name, mount));
-    }
+    let devices = open_devices()?;
 
     let root = sys::new_mount(c"tmpfs", ROOT_OPTIONS, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
         .step("create the root")?;
@@ -84,8 +72,8 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<bool, Failure> {
         write_file(root, path, text)?;
     }
     // Links are made last. Until the pivot, a link leads into the host's tree, and anything placed
-    // below it would be created there. In this order, a link in the place of a file or folder
-    // causes an error instead.
+    // below it would be created there. In this order, a link at the path of a file or folder causes
+    // an error instead.
     for (path, target) in &plan.links {
         make_parents(root, path)?;
         let target_text = sys::cstring(target.as_os_str().as_encoded_bytes());
@@ -105,19 +93,66 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<bool, Failure> {
     Ok(is_too_large)
 }
 
+/// A name in /dev or /proc, and what is mounted there.
+pub(crate) type Named = (&'static str, OwnedFd);
+
+/// Opens the host's devices as separate mounts.
+pub(crate) fn open_devices() -> Result<Vec<Named>, Failure> {
+    let mut devices = Vec::with_capacity(DEVICES.len());
+    for name in DEVICES {
+        let mount = sys::cstring(format!("/dev/{name}"))
+            .and_then(|source| sys::open_tree(&source))
+            .step(format_args!("open /dev/{name}"))?;
+        // `nodev` is not set, because these are devices. Read-only affects only their metadata.
+        sys::mount_setattr(
+            mount.as_fd(),
+            MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC,
+        )
+        .step(format_args!("restrict the mount of /dev/{name}"))?;
+        devices.push((*name, mount));
+    }
+    Ok(devices)
+}
+
 /// Attaches the mounts that only this instance has.
 fn attach_own(root: BorrowedFd<'_>, plan: &RootPlan) -> Result<(), Failure> {
-    let size = sys::cstring(plan.tmp_bytes.max(4096).to_string()).step("size of /tmp")?;
-    let inodes = (plan.tmp_bytes / TMP_BYTES_PER_INODE).clamp(64, 65_536);
-    let inodes = sys::cstring(inodes.to_string()).step("size of /tmp")?;
-    let tmp = sys::new_mount(
+    let tmp = new_tmp(plan.tmp_bytes, 0, c"1777").step("create /tmp")?;
+    attach(root, &tmp, Path::new("/tmp"), Shown::Folder)?;
+    let mut texts = Vec::new();
+    for (name, text) in plan.machine.map(proc_files::texts).unwrap_or_default() {
+        let path = Path::new(proc_files::DIR).join(name);
+        make_parents(root, &path)?;
+        write_file(root, &path, &text)?;
+        texts.push(open_text(root, &path, name)?);
+    }
+    attach_proc(root, &new_proc()?, &texts)
+}
+
+/// Makes a tmpfs of limited size for what an instance writes. The number of its files is limited in
+/// proportion, plus `more` files of our own.
+pub(crate) fn new_tmp(bytes: u64, more: u64, mode: &std::ffi::CStr) -> std::io::Result<OwnedFd> {
+    let size = sys::cstring(bytes.max(4096).to_string())?;
+    let inodes = (bytes / TMP_BYTES_PER_INODE).clamp(64, 65_536) + more;
+    let inodes = sys::cstring(inodes.to_string())?;
+    sys::new_mount(
         c"tmpfs",
-        &[(c"size", &size), (c"nr_inodes", &inodes), (c"mode", c"1777")],
+        &[(c"size", &size), (c"nr_inodes", &inodes), (c"mode", mode)],
         MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV,
     )
-    .step("create /tmp")?;
-    attach(root, &tmp, Path::new("/tmp"), Shown::Folder)?;
-    attach_proc(root, plan.machine)
+}
+
+/// Opens the text of a file of /proc as a separate, read-only mount.
+pub(crate) fn open_text(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    name: &'static str,
+) -> Result<Named, Failure> {
+    let open = || {
+        let mount = sys::open_tree_at(root, &relative(path)?)?;
+        sys::mount_setattr(mount.as_fd(), READ_ONLY | MOUNT_ATTR_NOEXEC)?;
+        Ok((name, mount))
+    };
+    open().step(format_args!("open the text of /proc/{name}"))
 }
 
 /// Shows a folder of /tmp, with a copy of the code in it, at the path of the code. Returns whether
@@ -150,32 +185,42 @@ fn attach_own_code(root: BorrowedFd<'_>, code: &OwnCode) -> Result<bool, Failure
     Ok(false)
 }
 
-/// Mounts /proc for processes, and covers, by name, the files that are generated for this instance.
-/// Nothing else in /proc can be reached: once /proc is limited to processes (`subset=pid`), a name
-/// on which nothing was mounted is not found. The limit is switched on last, because it also hides
-/// the names to mount on.
-fn attach_proc(root: BorrowedFd<'_>, machine: Option<Machine>) -> Result<(), Failure> {
-    let (proc, context) = sys::new_changeable_mount(
+/// A new /proc that is attached nowhere yet.
+pub(crate) struct NewProc {
+    pub(crate) mount: OwnedFd,
+    context: OwnedFd,
+}
+
+/// Makes a /proc. An ordinary user may do this only while the host's /proc is visible.
+pub(crate) fn new_proc() -> Result<NewProc, Failure> {
+    let (mount, context) = sys::new_changeable_mount(
         c"proc",
         &[(c"hidepid", c"2")],
         MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC,
     )
     .step("create /proc")?;
-    attach(root, &proc, Path::new("/proc"), Shown::Folder)?;
-    for (name, text) in machine.map(proc_files::texts).unwrap_or_default() {
-        let source = Path::new(proc_files::DIR).join(name);
-        make_parents(root, &source)?;
-        write_file(root, &source, &text)?;
-        cover(root, &source, name).step(format_args!("cover /proc/{name}"))?;
-    }
-    sys::reconfigure(context.as_fd(), &[(c"subset", c"pid")]).step("limit /proc to processes")
+    Ok(NewProc { mount, context })
 }
 
-/// Mounts `source` on a file of /proc. Does nothing if the kernel does not have that file.
-fn cover(root: BorrowedFd<'_>, source: &Path, name: &str) -> std::io::Result<()> {
-    let mount = sys::open_tree_at(root, &relative(source)?)?;
-    sys::mount_setattr(mount.as_fd(), READ_ONLY | MOUNT_ATTR_NOEXEC)?;
-    match sys::move_mount(mount.as_fd(), Some(root), &sys::cstring(format!("proc/{name}"))?) {
+/// Attaches /proc for processes, and covers, by name, the files that are generated for this
+/// instance. Nothing else in /proc can be reached: once /proc is limited to processes
+/// (`subset=pid`), only names on which something is mounted are found. The limit is switched on
+/// last, because it also hides the names to mount on.
+pub(crate) fn attach_proc(
+    root: BorrowedFd<'_>,
+    proc: &NewProc,
+    texts: &[Named],
+) -> Result<(), Failure> {
+    attach(root, &proc.mount, Path::new("/proc"), Shown::Folder)?;
+    for (name, text) in texts {
+        cover(root, text, name).step(format_args!("cover /proc/{name}"))?;
+    }
+    sys::reconfigure(proc.context.as_fd(), &[(c"subset", c"pid")]).step("limit /proc to processes")
+}
+
+/// Mounts a text on a file of /proc. Does nothing if the kernel does not have that file.
+fn cover(root: BorrowedFd<'_>, text: &OwnedFd, name: &str) -> std::io::Result<()> {
+    match sys::move_mount(text.as_fd(), Some(root), &sys::cstring(format!("proc/{name}"))?) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         result => result,
     }
@@ -240,7 +285,7 @@ fn make_parents(root: BorrowedFd<'_>, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn write_file(root: BorrowedFd<'_>, path: &Path, text: &str) -> Result<(), Failure> {
+pub(crate) fn write_file(root: BorrowedFd<'_>, path: &Path, text: &str) -> Result<(), Failure> {
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
     relative(path)
         .and_then(|place| sys::openat(Some(root), &place, flags, FILE_MODE))
@@ -274,7 +319,7 @@ fn write_all(file: &OwnedFd, text: &str) -> std::io::Result<()> {
 }
 
 /// `path` without its leading slash.
-fn relative(path: &Path) -> std::io::Result<std::ffi::CString> {
+pub(crate) fn relative(path: &Path) -> std::io::Result<std::ffi::CString> {
     let inside = path.strip_prefix("/").unwrap_or(path);
     sys::cstring(inside.as_os_str().as_encoded_bytes())
 }

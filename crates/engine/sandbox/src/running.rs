@@ -126,6 +126,11 @@ impl InstanceControl for Control {
         u32::try_from(self.init).ok()
     }
 
+    fn program(&self) -> Option<u32> {
+        let path = format!("/proc/{0}/task/{0}/children", self.init);
+        std::fs::read_to_string(path).ok()?.split(' ').next()?.parse().ok()
+    }
+
     fn usage(&self) -> Option<Usage> {
         self.cgroup.as_ref()?.usage()
     }
@@ -138,7 +143,7 @@ impl InstanceControl for Control {
         let mut exit = self.exit.clone();
         Box::pin(async move {
             let ended = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
-            // There is no watcher only while the runtime is shutting down, and that kills all
+            // A watcher is missing only while the runtime is shutting down, which kills all
             // instances.
             ended.unwrap_or(Exit {
                 status: None,

@@ -1,8 +1,7 @@
 //! Starts a program from pid 1 of a sandbox, fast.
 //!
 //! The child shares this process's memory until it executes the program (CLONE_VM | CLONE_VFORK).
-//! Nothing is copied therefore, and if the execution fails, the child simply leaves the error in
-//! memory.
+//! So nothing is copied, and if the execution fails, the child simply leaves the error in memory.
 
 use std::ffi::CString;
 use std::io;
@@ -128,7 +127,7 @@ impl Command {
     }
 
     /// Executes the program in its own process group, with `more` added to its environment. Returns
-    /// once the program has been executed, or with the error of execve(2).
+    /// once the program has been executed, or returns the error from execve(2).
     pub(crate) fn spawn(&mut self, stdio: &Stdio, more: &[CString]) -> io::Result<Child> {
         let end = std::iter::once(std::ptr::null());
         let argv = self.arguments.as_ref().unwrap_or(&self.argv);
@@ -165,8 +164,8 @@ impl Command {
 impl Child {
     /// Kills the program's whole process group.
     pub(crate) fn kill_group(&self) {
-        // SAFETY: plain integers. The group is named after a child that has not been collected yet,
-        // or whose number cannot have been reused within this single-threaded pid 1.
+        // SAFETY: plain integers. The group's number is that of a child that has not been collected
+        // yet, or that cannot have been reused within this single-threaded pid 1.
         unsafe {
             libc::kill(-self.pid, libc::SIGKILL);
         }
@@ -192,7 +191,7 @@ extern "C" fn execute(order: *mut libc::c_void) -> libc::c_int {
             let to = to as RawFd;
             let done = match from {
                 Some(from) => libc::dup2(*from, to),
-                // Descriptors 0 to 2 of pid 1 are already right, and its others are close-on-exec.
+                // Pid 1's descriptors 0 to 2 are already right, and its others are close-on-exec.
                 // Descriptor 3 is kept only if it was given.
                 None => 0,
             };

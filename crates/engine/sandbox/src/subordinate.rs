@@ -1,4 +1,4 @@
-//! Ranges of user and group ids that are given to other users. `/etc/subuid` and `/etc/subgid` say
+//! Ranges of user and group ids that belong to other users. `/etc/subuid` and `/etc/subgid` say
 //! which ids a user may map into that user's own namespaces, for instance those of a container
 //! engine. If such an id is also the id of an instance, the user can read the instance's files and
 //! end its processes.

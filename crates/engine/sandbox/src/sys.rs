@@ -1,7 +1,7 @@
 //! System calls that the standard library does not wrap, one thin function each.
 //!
-//! All of them take and return owned or borrowed descriptors and `io::Error`. The modules that
-//! compose a sandbox can therefore be read as lists of steps.
+//! All of them take and return owned or borrowed descriptors and `io::Error`. So the modules that
+//! compose a sandbox can be read as lists of steps.
 
 use std::ffi::CStr;
 use std::io;
@@ -15,6 +15,7 @@ pub(crate) const MOUNT_ATTR_NOSUID: u64 = 0x2;
 pub(crate) const MOUNT_ATTR_NODEV: u64 = 0x4;
 /// See [`MOUNT_ATTR_RDONLY`].
 pub(crate) const MOUNT_ATTR_NOEXEC: u64 = 0x8;
+const MOUNT_ATTR_IDMAP: u64 = 0x10_0000;
 
 const OPEN_TREE_CLONE: libc::c_uint = 1;
 const OPEN_TREE_CLOEXEC: libc::c_uint = libc::O_CLOEXEC as libc::c_uint;
@@ -75,7 +76,7 @@ pub(crate) fn mount_setattr_single(mount: BorrowedFd<'_>, set: u64) -> io::Resul
     set_mount_attributes(mount, set, 0)
 }
 
-/// Whether this kernel has the call at all. The test passes a wrong size, which the kernel refuses
+/// Whether this kernel has the call at all. The check passes a wrong size, which the kernel refuses
 /// before it changes anything.
 pub(crate) fn has_mount_setattr() -> bool {
     // SAFETY: no memory is passed.
@@ -94,6 +95,25 @@ fn change_mount_attributes(
     (set, clear): (u64, u64),
     flags: libc::c_uint,
 ) -> io::Result<()> {
+    write_mount_attributes(mount, (set, clear), 0, flags)
+}
+
+/// Sets attributes of a detached mount, and maps the ids of its files as the user namespace does.
+pub(crate) fn map_mount(
+    mount: BorrowedFd<'_>,
+    set: u64,
+    namespace: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let namespace = namespace.as_raw_fd() as u64;
+    write_mount_attributes(mount, (set | MOUNT_ATTR_IDMAP, 0), namespace, AT_RECURSIVE)
+}
+
+fn write_mount_attributes(
+    mount: BorrowedFd<'_>,
+    (set, clear): (u64, u64),
+    userns_fd: u64,
+    flags: libc::c_uint,
+) -> io::Result<()> {
     /// libc's constant has a different type on 32-bit machines.
     const MS_PRIVATE: u64 = 1 << 18;
     #[repr(C)]
@@ -103,7 +123,7 @@ fn change_mount_attributes(
         propagation: u64,
         userns_fd: u64,
     }
-    let attr = MountAttr { set, clear, propagation: MS_PRIVATE, userns_fd: 0 };
+    let attr = MountAttr { set, clear, propagation: MS_PRIVATE, userns_fd };
     // SAFETY: the struct has the kernel's layout and its size is passed.
     check(unsafe {
         libc::syscall(
@@ -232,6 +252,33 @@ pub(crate) fn make_mounts_private() -> io::Result<()> {
     Ok(())
 }
 
+/// Mounts a file system of `kind` at `target` with mount(2), with options in one text.
+pub(crate) fn mount(
+    kind: &CStr,
+    target: &CStr,
+    options: &CStr,
+    flags: libc::c_ulong,
+) -> io::Result<()> {
+    // SAFETY: all texts are NUL-terminated and outlive the call.
+    check(libc::c_long::from(unsafe {
+        libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast())
+    }))?;
+    Ok(())
+}
+
+/// Takes the mount at `path` out of the tree, with everything below it.
+pub(crate) fn detach(path: &CStr) -> io::Result<()> {
+    // SAFETY: NUL-terminated path.
+    let detached = unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+    check(libc::c_long::from(detached)).map(drop)
+}
+
+/// fchdir(2).
+pub(crate) fn enter_folder(folder: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: plain integer.
+    check(libc::c_long::from(unsafe { libc::fchdir(folder.as_raw_fd()) })).map(drop)
+}
+
 /// Makes the mounted tree behind `root` the root of this process, and detaches the old root.
 pub(crate) fn pivot_into(root: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain descriptor and constant paths. With both arguments ".", the old root lands on
@@ -240,8 +287,8 @@ pub(crate) fn pivot_into(root: BorrowedFd<'_>) -> io::Result<()> {
         check(libc::c_long::from(libc::fchdir(root.as_raw_fd())))?;
         match check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr())) {
             // The system call filter of a container may refuse only this call. The new root already
-            // covers the old one and is therefore the top of the namespace's root. Nothing can
-            // climb out of it, and only a process that may unmount it could reach the old root.
+            // covers the old one, so it is the top of the namespace's root. Nothing can climb out
+            // of the new root, and only a process that may unmount it could reach the old one.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                 check(libc::c_long::from(libc::chroot(c".".as_ptr())))?;
                 return Ok(());
@@ -261,6 +308,56 @@ pub(crate) fn mkdirat(dir: BorrowedFd<'_>, path: &CStr, mode: libc::mode_t) -> i
         Err(error) if error.raw_os_error() != Some(libc::EEXIST) => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Like [`mkdirat`], but says whether the folder is new.
+pub(crate) fn new_folder_at(
+    dir: BorrowedFd<'_>,
+    path: &CStr,
+    mode: libc::mode_t,
+) -> io::Result<bool> {
+    // SAFETY: NUL-terminated path.
+    match check(libc::c_long::from(unsafe { libc::mkdirat(dir.as_raw_fd(), path.as_ptr(), mode) }))
+    {
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+        made => made.map(|_| true),
+    }
+}
+
+/// Changes the owner of a file below `dir`. If the file is a link, changes the link and not its
+/// target.
+pub(crate) fn chownat(dir: BorrowedFd<'_>, path: &CStr, owner: (u32, u32)) -> io::Result<()> {
+    // SAFETY: NUL-terminated path.
+    check(libc::c_long::from(unsafe {
+        libc::fchownat(dir.as_raw_fd(), path.as_ptr(), owner.0, owner.1, libc::AT_SYMLINK_NOFOLLOW)
+    }))
+    .map(drop)
+}
+
+/// Changes the mode of a file below `dir`.
+pub(crate) fn chmodat(dir: BorrowedFd<'_>, path: &CStr, mode: libc::mode_t) -> io::Result<()> {
+    // SAFETY: NUL-terminated path.
+    let changed = unsafe { libc::fchmodat(dir.as_raw_fd(), path.as_ptr(), mode, 0) };
+    check(libc::c_long::from(changed)).map(drop)
+}
+
+/// Removes a file or link below `dir`.
+pub(crate) fn unlinkat(dir: BorrowedFd<'_>, path: &CStr) -> io::Result<()> {
+    // SAFETY: NUL-terminated path.
+    check(libc::c_long::from(unsafe { libc::unlinkat(dir.as_raw_fd(), path.as_ptr(), 0) }))
+        .map(drop)
+}
+
+/// Makes a device below `dir`. `mode` includes the kind.
+pub(crate) fn mknodat(
+    dir: BorrowedFd<'_>,
+    path: &CStr,
+    mode: libc::mode_t,
+    device: libc::dev_t,
+) -> io::Result<()> {
+    // SAFETY: NUL-terminated path.
+    let made = unsafe { libc::mknodat(dir.as_raw_fd(), path.as_ptr(), mode, device) };
+    check(libc::c_long::from(made)).map(drop)
 }
 
 /// Creates a symbolic link below `dir`.
@@ -304,7 +401,7 @@ pub(crate) fn mode_of(fd: BorrowedFd<'_>) -> io::Result<libc::mode_t> {
 pub(crate) unsafe fn fork_into(flags: u64) -> io::Result<Option<(i32, OwnedFd)>> {
     let mut pidfd: RawFd = -1;
     /// `struct clone_args` of the kernel as of Linux 5.7, which has all fields that are used here.
-    /// libc has it for some C libraries only.
+    /// The libc crate has it only for some C libraries.
     #[repr(C)]
     #[derive(Default)]
     struct CloneArgs {
@@ -359,6 +456,31 @@ pub(crate) fn close_from(first: RawFd) -> io::Result<()> {
     Ok(())
 }
 
+/// The first two numbers of the kernel's version; zeros if it has another form.
+pub(crate) fn kernel_version() -> (u32, u32) {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers =
+        text.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Whether the kernel has a file system. A module that is not loaded yet is loaded if this process
+/// may do that.
+pub(crate) fn has_file_system(kind: &str) -> bool {
+    let known = || {
+        let all = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        all.lines().any(|line| line.split_whitespace().last() == Some(kind))
+    };
+    if known() {
+        return true;
+    }
+    if let Ok(kind) = cstring(kind) {
+        // SAFETY: the name is NUL-terminated and outlives the call.
+        let _ = owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) });
+    }
+    known()
+}
+
 /// prctl(2) with up to two arguments.
 pub(crate) fn prctl(option: libc::c_int, a: libc::c_ulong, b: libc::c_ulong) -> io::Result<()> {
     let zero: libc::c_ulong = 0;
@@ -372,6 +494,14 @@ pub(crate) fn enter_mounts(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: a descriptor that outlives the call, and plain integers.
     let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) };
     check(libc::c_long::from(entered)).map(drop)
+}
+
+/// Makes `number` a close-on-exec copy of this descriptor. Closes any descriptor that had this
+/// number.
+pub(crate) fn place_at(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
+    // SAFETY: plain integers; the caller owns both descriptors.
+    let placed = unsafe { libc::dup3(fd.as_raw_fd(), number, libc::O_CLOEXEC) };
+    check(libc::c_long::from(placed)).map(drop)
 }
 
 /// unshare(2).
@@ -612,8 +742,8 @@ const TURN_NS: u64 = 100_000;
 /// Asks the scheduler for short turns, both for the calling thread and for the programs that it
 /// starts from now on. A program that wakes up then does not have to wait until the running
 /// program's turn is over. Otherwise, the kernel checks for the end of a turn only once per tick,
-/// up to 4 ms later. The shares of the processor stay the same. Kernels before 6.12 ignore the
-/// request, and others may refuse it.
+/// up to 4 ms later. Each program's share of the processor stays the same. Kernels before 6.12
+/// ignore the request, and others may refuse it.
 pub(crate) fn take_short_turns() -> io::Result<()> {
     // SAFETY: an all-zero struct is a valid value to be overwritten.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
@@ -627,7 +757,7 @@ pub(crate) fn take_short_turns() -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a system call filter on this process. Needs no_new_privs or CAP_SYS_ADMIN.
+/// Applies a system call filter to this process. Needs no_new_privs or CAP_SYS_ADMIN.
 pub(crate) fn load_filter(filter: &crate::seccomp::BpfProgram) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: filter.len() as libc::c_ushort,
@@ -646,7 +776,22 @@ pub(crate) fn load_filter(filter: &crate::seccomp::BpfProgram) -> io::Result<()>
     Ok(())
 }
 
-/// Empties a signalfd. The caller then learns from waitpid what happened.
+/// Whether a socket has bytes to read. False if the peer has closed its end.
+pub(crate) fn has_bytes(socket: BorrowedFd<'_>) -> bool {
+    let mut byte = [0u8; 1];
+    // SAFETY: the buffer is valid for its length.
+    let got = unsafe {
+        libc::recv(
+            socket.as_raw_fd(),
+            byte.as_mut_ptr().cast(),
+            byte.len(),
+            libc::MSG_PEEK | libc::MSG_DONTWAIT,
+        )
+    };
+    got > 0
+}
+
+/// Empties a signalfd. Afterwards, the caller learns from waitpid what happened.
 pub(crate) fn drain_signals(children: BorrowedFd<'_>) {
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>() * 4];
     while read(children, &mut info).is_ok_and(|got| got > 0) {}

@@ -23,7 +23,7 @@ use crate::program_run::{Input, Run};
 use crate::spawn::Command;
 use crate::sys;
 
-/// Programs at once if LOAD does not say.
+/// The number of programs at once if LOAD does not set one.
 const CONCURRENCY_DEFAULT: u32 = mote_spec::CONCURRENCY_DEFAULT_EXEC;
 /// The maximum number of programs at once, whatever LOAD says. Each program has four pipes, and a
 /// process may have 1,024 descriptors.
@@ -61,7 +61,7 @@ struct Worker<'a> {
     looped: Option<ActionLoop>,
     /// Whether the program writes a line once it is up.
     says_when_up: bool,
-    /// The READY frame, held back until the program is up.
+    /// The READY frame, which is held back until the program is up.
     ready: Option<Vec<u8>>,
     /// Answers that are longer than a frame.
     deliveries: Vec<Delivery>,
@@ -161,7 +161,7 @@ impl Worker<'_> {
                     }
                     if let Some(looped) = self.looped.as_mut().filter(|looped| looped.pid() == pid)
                     {
-                        // A program that was up before is restarted by the next call.
+                        // If the program was up before, the next call starts it again.
                         looped.ended(&mut self.outbox, wait_status, self.ready.is_some());
                         if self.ready.is_some() || !looped.is_up() {
                             // The program ended before it was up. The engine gives the waiting
@@ -451,7 +451,7 @@ impl Worker<'_> {
     }
 }
 
-/// Ends a stream with an error whose program has not run.
+/// Ends, with an error, a stream whose program has not run.
 fn fail(outbox: &mut Vec<u8>, stream: u32, kind: &str, message: impl ToString) {
     let error = WorkerError {
         kind: kind.to_owned(),

@@ -5,7 +5,7 @@
 //! needs. The zygote has no threads, no logger and no locks, so its children may use the whole
 //! standard library. It only receives an order, clones itself, hands its sockets to the child and
 //! continues. All slow work happens in the child. An order with one descriptor makes a child that
-//! prepares, and then receives its plan directly from the daemon. An order with two descriptors
+//! prepares and then receives its plan directly from the daemon. An order with two descriptors
 //! assigns a prewarmed instance. The zygote trusts only the daemon, which is its only peer.
 
 use std::io;
@@ -55,7 +55,8 @@ impl Zygote {
             Some((pid, pidfd)) => Ok(ZygoteHandle { control: ours, pid, pidfd }),
             None => {
                 drop(ours);
-                // A panic must end this copy of the daemon, not unwind into the daemon's main.
+                // A panic must end this copy of the daemon, and not unwind into the daemon's
+                // `main`.
                 std::panic::set_hook(Box::new(|_| std::process::abort()));
                 let _ = run(theirs, daemon);
                 sys::exit_now(0)
@@ -79,7 +80,8 @@ impl ZygoteHandle {
 
     /// Sends an order. For a prepared child, the order carries the inner end of the child's status
     /// socket. For an assignment, it also carries the instance's mount namespace. Returns
-    /// `WouldBlock` if the zygote is behind with its work, and `BrokenPipe` if it has ended.
+    /// `WouldBlock` if the zygote has not caught up with earlier orders, and `BrokenPipe` if it has
+    /// ended.
     pub(crate) fn send(
         &self,
         order: &[u8],
@@ -92,9 +94,9 @@ impl ZygoteHandle {
 }
 
 fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
-    // The zygote gets its own session. Ctrl-C in the terminal then reaches only the daemon, which
-    // drains.
-    // SAFETY: a plain system call. A freshly forked process is never the leader of a group.
+    // The zygote gets its own session, so that Ctrl-C in the terminal reaches only the daemon,
+    // which drains. SAFETY: a plain system call. A freshly forked process is never the leader of a
+    // group.
     unsafe {
         libc::setsid();
     }
@@ -131,8 +133,8 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
         let (length, fds) = match message::receive(control.as_fd(), &mut buffer) {
             Ok((0, fds)) if fds.is_empty() => return Ok(()),
             Ok(received) => received,
-            // A message that is too long for the buffer is the daemon's mistake. Its sockets are
-            // closed, so that start fails.
+            // A message that is too long for the buffer is the daemon's mistake. The sockets in it
+            // are closed, so that start fails.
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => continue,
             Err(error) => return Err(error),
         };

@@ -21,12 +21,15 @@ use std::path::Path;
 use std::process::Command;
 
 use attempts::ATTEMPTS;
-use mote_core::backend::{Backend, Prewarmed};
+use mote_core::backend::{Backend, ImageRoot, Prewarmed};
 use mote_sandbox::{Layer, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
-use support::{Folder, finish, is_root_with_memory, next_prewarmed, own_uid, request, shim};
+use support::{
+    Folder, copy_program, finish, is_root_with_memory, next_copy, next_prewarmed, own_uid, request,
+    shim, template,
+};
 
 /// Sets of layers that stop the same attack. Removing one of them exposes only a property, because
-/// the others still stop the attack. With all of a set removed, the attack must succeed.
+/// the others still stop the attack. With a whole set removed, the attack must succeed.
 const TOGETHER: [(&[Layer], &str, &str); 2] = [
     (
         &[Layer::UserNamespace, Layer::Capabilities],
@@ -55,10 +58,10 @@ const LAYERS: [(Layer, &str); 12] = [
     (Layer::FdClosing, "fd closing"),
 ];
 
-/// Attempts that succeed where a capability of the machine is missing. `mote doctor` reports that
-/// there. Without a memory controller, only the private memory of each process is limited, with
-/// room for its interpreter. Without Landlock, a function can write to /dev/urandom, as every user
-/// can. That is harmless, because the kernel only mixes the bytes in.
+/// Attempts that succeed on machines that lack a capability, which `mote doctor` reports there.
+/// Without a memory controller, only the private memory of each process is limited, with room for
+/// its interpreter. Without Landlock, a function can write to /dev/urandom, as every user can. That
+/// is harmless, because the kernel only mixes the bytes in.
 const WEAKER: [(&str, &str); 2] =
     [("memory", "more_memory_than_allowed"), ("landlock", "feed_entropy_pool")];
 
@@ -66,14 +69,39 @@ const WEAKER: [(&str, &str); 2] =
 const ON_THE_OWN_COPY: [&str; 3] =
     ["create_in_code", "hard_link_to_program", "write_own_program_file"];
 
+/// Attempts that succeed in an instance of an image, but affect only its own files.
+const ON_THE_OWN_ROOT: [&str; 7] = [
+    "create_in_code",
+    "create_in_etc",
+    "create_in_root",
+    "hard_link_to_program",
+    "write_executable_through_link",
+    "write_own_program_file",
+    "write_program",
+];
+/// Attempts that report success to the root user of an image and have no effect. As other attempts
+/// show, the calls do nothing, and a set-id program has no more rights than its caller, whose
+/// number is 0, too.
+const WITHOUT_EFFECT: [&str; 5] = [
+    "become_root",
+    "become_root_group",
+    "change_groups",
+    "give_file_to_root",
+    "run_set_id_root_program",
+];
+
 /// How the attacked instance was made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Plain,
     /// The program was up before its code was there.
     Waited,
+    /// The program is a copy of a template, and was up before its code was there.
+    Copied,
     /// The instance may write to its code.
     Writable,
+    /// The instance runs a container image as its root user. The probe is in the image.
+    Image,
 }
 
 type Results = BTreeMap<String, bool>;
@@ -128,8 +156,16 @@ async fn inside(
     env: &[(String, String)],
     form: Form,
 ) -> Results {
-    let waited = form == Form::Waited;
+    let waited = matches!(form, Form::Waited | Form::Copied);
     let mut config = SandboxConfig::default();
+    let template = if form == Form::Copied { template() } else { None };
+    if let Some((shims, prefix, _)) = &template {
+        config.shims_dir = Some(shims.0.clone());
+        config.runtime_prefixes.push(prefix.clone());
+    } else if form == Form::Copied {
+        println!("SKIPPED: attempts in a copy: no python3");
+        return Results::new();
+    }
     for layer in without {
         config = config.without(*layer);
     }
@@ -156,10 +192,16 @@ async fn inside(
     } else {
         asked.env.push(("T_CODE".to_owned(), "/function".to_owned()));
     }
+    let image = Folder::new("escape-image");
+    if form == Form::Image {
+        asked.image = Some(image_with_probe(&image.0, code));
+        asked.launch = shim(&["/function/probe", "--probe"]);
+        asked.env.push(("T_IMAGE".to_owned(), "1".to_owned()));
+    }
     if form == Form::Writable {
         asked.writable_code = true;
-        // This is twice the size of the probe and its copy, but less than the attempts on the disk
-        // need.
+        // This is twice the size of the probe and its copy, but less than the attempts that fill
+        // the disk need.
         let size = std::fs::metadata(code.join("probe")).unwrap().len();
         asked.limits.disk_bytes = size.next_multiple_of(4096) * 4 + (1 << 20);
         asked.limits.memory_bytes += size * 2;
@@ -167,11 +209,21 @@ async fn inside(
     let started = if waited {
         // The program is up before its code is there, and continues after it reads a line.
         let script = "echo up >&3; read go <&3; cd /function && exec ./probe --probe";
-        asked.launch = shim(&["sh", "-c", script]);
+        asked.launch = match &template {
+            Some((_, _, launch)) => launch.clone(),
+            None => shim(&["sh", "-c", script]),
+        };
         backend.keep_prewarmed(vec![Prewarmed { like: asked.clone(), count: 1 }]);
-        let mut started = next_prewarmed(&backend, &asked).await;
+        let mut started = match &template {
+            Some(_) => next_copy(&backend, &asked).await,
+            None => next_prewarmed(&backend, &asked).await,
+        };
         let mut channel = std::os::unix::net::UnixStream::from(started.channel);
-        channel.write_all(b"go\n").unwrap();
+        if template.is_some() {
+            channel.write_all(b"exec ./probe --probe\n").unwrap();
+        } else {
+            channel.write_all(b"go\n").unwrap();
+        }
         started.channel = channel.into();
         started
     } else {
@@ -187,6 +239,21 @@ async fn inside(
         results.entry(attempts::MAY_END_THE_INSTANCE.to_owned()).or_insert(false);
     }
     results
+}
+
+/// An image with the probe, a shell's usual files, and nothing else.
+fn image_with_probe(layer: &Path, code: &Path) -> ImageRoot {
+    copy_program(layer, &code.join("probe"), "/function/probe");
+    std::fs::copy(code.join("set-id"), layer.join("function/set-id")).unwrap();
+    let set_id = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(layer.join("function/set-id"), set_id).unwrap();
+    copy_program(layer, Path::new("/usr/bin/env"), "/usr/bin/env");
+    ImageRoot {
+        layers: vec![layer.to_owned()],
+        user: String::new(),
+        work_dir: "/function".into(),
+        stop_signal: None,
+    }
 }
 
 fn outside(code: &Path, env: &[(String, String)]) -> Results {
@@ -249,7 +316,7 @@ fn main() {
     }
     // There is one zygote per configuration. All are forked while the process is single-threaded.
     let mut zygotes: Vec<_> =
-        (0..layers.len() + together.len() + 3).map(|_| Zygote::fork().unwrap()).collect();
+        (0..layers.len() + together.len() + 5).map(|_| Zygote::fork().unwrap()).collect();
 
     let code = Folder::new("escape");
     std::fs::copy(std::env::current_exe().unwrap(), code.0.join("probe")).unwrap();
@@ -297,10 +364,12 @@ fn main() {
 
     let control = if root { outside(&code.0, &env) } else { Results::new() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (full, assigned, writable, removed, together) = runtime.block_on(async {
+    let (full, assigned, copied, writable, in_image, removed, together) = runtime.block_on(async {
         let full = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Plain).await;
         let assigned = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Waited).await;
+        let copied = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Copied).await;
         let writable = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Writable).await;
+        let in_image = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Image).await;
         let mut removed = Vec::new();
         for (layer, name) in layers {
             let results =
@@ -312,7 +381,7 @@ fn main() {
             let results = inside(zygotes.pop().unwrap(), layers, &code.0, &env, Form::Plain).await;
             several.push((name, attack, results[*attack]));
         }
-        (full, assigned, writable, removed, several)
+        (full, assigned, copied, writable, in_image, removed, several)
     });
     victim.kill().unwrap();
     victim.wait().unwrap();
@@ -346,12 +415,28 @@ fn main() {
     let tried = waited.clone().count();
     let blocked = waited.filter(|(_, worked)| !**worked).count();
     println!("in a program that waited: {tried} tried / {blocked} blocked");
+    println!("in a copy of a template: {} tried", copied.len());
     assert!(succeeded.is_empty(), "attempts that got out: {succeeded:?}");
     let worked = writable.iter().filter(|(name, worked)| **worked && counts(&name.as_str()));
     let worked: Vec<_> = worked.map(|(name, _)| name.as_str()).collect();
     println!("with code of its own: {} tried, these worked: {worked:?}", writable.len());
     assert_eq!(worked, ON_THE_OWN_COPY, "on its own copy");
     assert!(code.0.join("probe").exists(), "the original is as it was");
+    let worked = in_image.iter().filter(|(name, worked)| **worked && counts(&name.as_str()));
+    let worked: Vec<_> = worked.map(|(name, _)| name.as_str()).collect();
+    // An ordinary user's node cannot make devices, so those of the host are shown, to which every user
+    // may write.
+    let by_every_user = |name: &&str| !root && *name == "feed_entropy_pool";
+    let expected = |name: &&str| {
+        ON_THE_OWN_ROOT.contains(name) || WITHOUT_EFFECT.contains(name) || by_every_user(name)
+    };
+    let (own, out): (Vec<_>, Vec<_>) = worked.into_iter().partition(expected);
+    println!(
+        "as root of an image: {} tried, {own:?} on its own files, {out:?} got out",
+        in_image.len()
+    );
+    assert!(out.is_empty(), "attempts that got out of an image: {out:?}");
+    assert_eq!(in_image.len(), ATTEMPTS.len());
     assert_eq!(full.len(), ATTEMPTS.len());
     if !root {
         return;
@@ -389,7 +474,11 @@ fn main() {
         assigned.is_empty() || assigned == full,
         "what waited for its code is held as what did not"
     );
-    // A container has its own limits, so fewer attempts succeed outside the sandbox there.
+    assert!(
+        copied.is_empty() || copied == full,
+        "a copy of a template is held as an executed program"
+    );
+    // A container has its own limits, so in a container fewer attempts succeed outside the sandbox.
     let contained = arguments.iter().any(|word| word == "--in-container");
     assert!(contained || failing.len() * 10 <= able.len(), "too few attempts succeed outside");
     assert!(together.iter().all(|(_, _, worked)| *worked), "an attack that nothing lets through");

@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use mote_core::backend::{Backend, InstanceRequest, Launch, Prewarmed, StartError};
+use mote_core::backend::{Backend, InstanceRequest, Launch, Prewarmed, StartError, Started};
 use mote_core::invocation::Head;
 use mote_core::wire::{self, FrameHeader, FrameKind, Load, Ready, ResultHead, WorkerError};
 use mote_sandbox::{BuildRequest, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
@@ -104,7 +104,7 @@ async fn facts_of_the_machine(backend: &ProcessBackend) {
     let (text, _) = finish(started).await;
     backend.keep_prewarmed(Vec::new());
     assert!(text.starts_with("MemTotal:          98304 kB\n"), "{text}");
-    // An instance that must not read its limit as its memory does not see the limit.
+    // If an instance must not take its limit for the size of its memory, it does not see the limit.
     let mut asked = request(3, &code.0, shim(&["cat", "/proc/meminfo"]));
     asked.shows_memory = false;
     let (text, _) = finish(backend.start(asked).await.unwrap()).await;
@@ -186,7 +186,7 @@ async fn limits(backend: &ProcessBackend) {
         return println!("SKIPPED: share of the processor: no cpu controller");
     }
 
-    // Half a core, measured by the processor time that is used.
+    // Half a core, measured by the processor time that the instance uses.
     let mut cpu = request(13, &code.0, shim(&["sh", "-c", "while :; do :; done"]));
     cpu.limits.cpu_millis = Some(200);
     let began = std::time::Instant::now();
@@ -252,8 +252,8 @@ print('buffered', total >> 20, flush=True)
         let mib: Option<u64> = text.trim().strip_prefix("buffered ").and_then(|n| n.parse().ok());
         println!("{kind}: {} {exit:?}", text.trim());
         // The test also passes if the kernel ended the program because of memory. A kernel counts
-        // the memory of sockets in batches. On 32-bit ARM, 64 MiB and a part of the next MiB were
-        // measured.
+        // the memory of sockets in batches. On 32-bit ARM, measurements showed 64 MiB and a part of
+        // the next MiB.
         assert!(mib.is_none_or(|mib| mib <= 64), "{kind}: {text}");
         assert!(mib.is_some() || exit.out_of_memory, "{kind}: {text} {exit:?}");
     }
@@ -336,7 +336,7 @@ impl Engine {
         let mut head = Head::builder(b"POST", path.as_bytes(), b"q=1");
         head.header(b"x-one", b"1").header(b"x-one", b"2");
         let mut out = Vec::new();
-        wire::put_invoke(&mut out, stream, 1, 7, 5000, 1, &head.finish(), body, end, false);
+        wire::put_invoke(&mut out, stream, 1, 7, 5000, 1, &head.finish(), body, end);
         self.socket.write_all(&out).unwrap();
     }
 
@@ -564,7 +564,7 @@ while True:
 ";
     code.write("debugged.py", script);
     let argv = vec![python, "debugged.py".to_owned()];
-    let plain = request(34, &code.0, Launch::Shim { argv: argv.clone() });
+    let plain = request(34, &code.0, Launch::Shim { argv: argv.clone(), forks: false });
     assert!(backend.start(plain.clone()).await.unwrap().debugger.is_none());
     let asked = InstanceRequest { debug_port: Some(9000), ..plain };
     let started = backend.start(asked).await.unwrap();
@@ -583,7 +583,7 @@ while True:
     let mut text = String::new();
     socket.read_to_string(&mut text).unwrap();
     assert_eq!(text, "debug:ping");
-    // Nothing of it can be reached from outside of the sandbox.
+    // No part of it can be reached from outside of the sandbox.
     assert!(std::net::TcpStream::connect(("127.0.0.1", 9000)).is_err());
 }
 
@@ -608,14 +608,14 @@ for host in ['203.0.113.80', '2001:db8::80', '127.0.0.1', '203.0.113.81', '2001:
 ";
     code.write("ask.py", script);
     let argv = vec![python, "ask.py".to_owned()];
-    let mut asked = request(33, &code.0, Launch::Shim { argv });
+    let mut asked = request(33, &code.0, Launch::Shim { argv, forks: false });
     let hosts = ["203.0.113.80", "2001:db8::80", "localhost"];
     for host in hosts {
         for transport in [Transport::Tcp, Transport::Udp] {
             asked.egress.push(Egress { transport, ..Egress::tcp(host, 80) });
         }
     }
-    // The same destination again in another form, and a destination that is no host. The latter
+    // The same destination again in another form, and a destination that is not a host. The latter
     // stays closed and does not cause a failure.
     asked.egress.push(Egress::tcp("::ffff:203.0.113.80", 80));
     asked.egress.push(Egress::tcp("224.0.1.187", 80));
@@ -729,7 +729,7 @@ async fn waiting(backend: &ProcessBackend) {
         let (text, exit) = finish(started).await;
         let expected = format!("{name}\na-package\n1000\n");
         assert!(text.starts_with(&expected), "{text}");
-        // Under the larger limit with which the instance waited, the second program would have
+        // Under the larger limit under which the instance waited, the second program would have
         // continued.
         assert_eq!(exit.out_of_memory, go != "true", "{exit:?}");
     }
@@ -740,6 +740,76 @@ async fn waiting(backend: &ProcessBackend) {
     assert!(!started.prewarmed);
     drop(started);
     backend.keep_prewarmed(Vec::new());
+}
+
+/// A copy of a template inherits the same as an executed program. Without the template, programs are
+/// executed again.
+async fn copies(zygote: ZygoteHandle) {
+    let Some((shims, prefix, launch)) = support::template() else {
+        return println!("SKIPPED: no python3");
+    };
+    let mut config = SandboxConfig::default();
+    config.uid_base = own_uid_base();
+    config.shims_dir = Some(shims.0.clone());
+    config.runtime_prefixes.push(prefix);
+    let backend = &ProcessBackend::new(zygote, config);
+    if !is_root_with_memory(backend) {
+        return println!("SKIPPED: templates need root and a memory controller");
+    }
+    let code = Folder::new("copied");
+    let mut asked = request(41, &code.0, launch);
+    for entry in std::fs::read_dir("/proc/self/ns").unwrap().flatten() {
+        let name = format!("HOST_{}", entry.file_name().to_str().unwrap().to_uppercase());
+        let value = std::fs::read_link(entry.path()).unwrap().display().to_string();
+        asked.env.push((name, value));
+    }
+    let marker = format!("copied-{}", std::process::id());
+    if let Launch::Shim { argv, .. } = &mut asked.launch {
+        argv.push(marker.clone());
+    }
+    let facts = async |started: Started, pid: Option<&str>| {
+        let mut channel = UnixStream::from(started.channel.try_clone().unwrap());
+        if let Some(pid) = pid {
+            assert_eq!(support::line_of(&mut channel), format!("up {pid}\n"));
+        }
+        channel.write_all(b"facts\n").unwrap();
+        let (text, exit) = finish(started).await;
+        assert_eq!(exit.status, Some(0), "{text}");
+        text
+    };
+    let executed = facts(backend.start(asked.clone()).await.unwrap(), Some("2")).await;
+    assert!(executed.contains("CapEff:\t0000000000000000") && executed.contains("pid False"));
+    // The template also serves starts that find no program waiting.
+    backend.keep_prewarmed(vec![Prewarmed { like: asked.clone(), count: 1 }]);
+    let prewarmed = support::next_copy(backend, &asked).await;
+    let direct = facts(backend.start(asked.clone()).await.unwrap(), Some("3")).await;
+    assert_eq!(direct, executed);
+    let prewarmed = facts(prewarmed, None).await;
+    // Its code is mounted over a folder that was there before, and it starts outside of it.
+    let common = |text: &str| -> Vec<String> {
+        let own = |line: &&str| !line.starts_with("mounts") && !line.starts_with("folder");
+        text.lines().filter(own).map(str::to_owned).collect()
+    };
+    assert_eq!(common(&prewarmed), common(&executed));
+    // A template that was killed is replaced, and nobody notices.
+    let template = || {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        pids.find(|pid| {
+            let read = |name: &str| {
+                std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default()
+            };
+            read("cmdline").contains(&marker) && read("status").contains("Uid:\t0\t")
+        })
+    };
+    let first = template().unwrap();
+    // SAFETY: plain integers.
+    unsafe { libc::kill(first, libc::SIGKILL) };
+    wait_until(|| template() != Some(first)).await;
+    drop(next_prewarmed(backend, &asked).await);
+    wait_until(|| template().is_some()).await;
+    backend.keep_prewarmed(Vec::new());
+    wait_until(|| processes_with(&marker) == 0).await;
 }
 
 /// Paused instances do nothing, continue where they stopped, and can be ended.
@@ -755,7 +825,7 @@ async fn paused(backend: &ProcessBackend) {
     wait_until(|| burnt() > 20_000_000).await;
     assert!(control.set_paused(true));
     let before = burnt();
-    // A kernel that counts ticks may add one tick of 10 ms that had begun before the pause.
+    // A kernel that counts processor time in ticks may add a tick of 10 ms that began earlier.
     // Measured: the processor time that the instance uses during this pause.
     tokio::time::sleep(Duration::from_millis(400)).await;
     let during = burnt() - before;
@@ -983,8 +1053,8 @@ async fn daemon_death(_: &ProcessBackend) {
     let mut ready = [0; 6];
     daemon.stdout.take().unwrap().read_exact(&mut ready).unwrap();
     // The shell has been executed, but may not have started its command yet. At least five
-    // processes exist anyway: the daemon, the helper, the shell, and the first processes of two
-    // instances.
+    // processes exist in any case: the daemon, the helper, the shell, and the first processes of
+    // two instances.
     wait_until(|| processes_with(&marker) >= 5).await;
     daemon.kill().unwrap();
     daemon.wait().unwrap();
@@ -1033,7 +1103,7 @@ async fn start_times(backend: &ProcessBackend) {
         Some(program) => cases.push(("static", vec![program])),
         None => println!("SKIPPED: static program: no C compiler"),
     }
-    // All children are prepared, as a start after a quiet time finds them.
+    // All children are prepared, as they are for a start after a quiet time.
     let full = group_bases().len() * PREPARED;
     let settled = || async {
         let end = Instant::now() + Duration::from_secs(10);
@@ -1047,7 +1117,11 @@ async fn start_times(backend: &ProcessBackend) {
         for instance in 0..30 {
             settled().await;
             let begun = Instant::now();
-            let asked = request(2000 + instance, &code.0, Launch::Shim { argv: argv.clone() });
+            let asked = request(
+                2000 + instance,
+                &code.0,
+                Launch::Shim { argv: argv.clone(), forks: false },
+            );
             let started = backend.start(asked).await.unwrap();
             executed.push(begun.elapsed());
             let (_, exit) = finish(started).await;
@@ -1080,6 +1154,7 @@ async fn start_times(backend: &ProcessBackend) {
 
 fn main() {
     let zygote = Zygote::fork().unwrap();
+    let other_zygote = Zygote::fork().unwrap();
     let only: Vec<String> =
         std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let mut config = SandboxConfig::default();
@@ -1105,6 +1180,10 @@ fn main() {
                 $name(&backend).await;
             }
         )* } }
+        if only.is_empty() || only.iter().any(|word| "copies".contains(word.as_str())) {
+            println!("== copies");
+            copies(other_zygote).await;
+        }
         run!(failed_execution failed_preparation shell facts_of_the_machine runtimes limits socket_buffers per_invocation server_and_egress debug_port literal_egress writable_code
             installation installation_network waiting paused nothing_is_left daemon_death start_times);
     });

@@ -7,10 +7,10 @@ use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, NotUntil, Quota, RateLimiter};
 pub(crate) use mote_process::clock::unix_ms;
 
-/// The refusal of an event, from which the time until the next accepted event can be read.
+/// The refusal of an event. It says how long it takes until the next event is accepted.
 pub(crate) type Until = NotUntil<<DefaultClock as Clock>::Instant>;
 
-/// The keys whose events were counted lately.
+/// The keys whose events were counted recently.
 pub(crate) struct Bounded<K: Hash + Eq + Clone> {
     by_key: DefaultKeyedRateLimiter<K>,
     keys_max: usize,
@@ -28,8 +28,8 @@ impl<K: Hash + Eq + Clone> Bounded<K> {
     /// it.
     pub(crate) fn check(&self, key: &K, now_unix_ms: u64) -> Option<Result<(), Until>> {
         if self.by_key.len() >= self.keys_max {
-            // Forgets keys that have waited long enough. This happens at most once a second,
-            // because it looks at all keys.
+            // Forgets keys without recent events. Runs at most once a second, because it visits all
+            // keys.
             let now_s = now_unix_ms / 1_000;
             if self.cleaned_s.swap(now_s, Ordering::Relaxed) != now_s {
                 self.by_key.retain_recent();

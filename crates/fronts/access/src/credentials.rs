@@ -31,7 +31,7 @@ impl Presented<'_> {
         }
     }
 
-    /// Returns the valid key that the request presents, if the presented text is one.
+    /// Returns the valid key that the request presents, if the presented text is a valid key.
     pub(crate) fn find<'r>(&self, ring: &'r KeyRing, now_unix_ms: u64) -> Option<&'r Key> {
         match self {
             Presented::Key(_, text) => ring.find(text, now_unix_ms),

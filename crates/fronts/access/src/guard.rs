@@ -36,8 +36,8 @@ struct Shared {
     replaced: watch::Sender<()>,
 }
 
-/// Passes the value of the node's secret of this name to the callback. If there is no such secret,
-/// the callback is not called.
+/// Passes the value of the node's secret with this name to the callback. If there is no such
+/// secret, the callback is not called.
 pub type UseSecret = dyn Fn(&str, &mut dyn FnMut(&str)) + Send + Sync;
 
 impl Guard {
@@ -121,8 +121,8 @@ impl Guard {
         verified
     }
 
-    /// Decides about a request that is not for a function but asks about one, such as about its
-    /// invocations: whether the sender may call this function. The head was admitted with
+    /// For a request that does not call a function but asks about it, for example about its
+    /// invocations: decides whether the sender may call this function. The head was admitted with
     /// [`Access::KeyIfSent`], so if it names a caller, that caller has sent a key. A token is
     /// verified by the rules of this function, because the name in a token proves nothing to other
     /// functions.
@@ -130,8 +130,8 @@ impl Guard {
         let ring = self.0.ring.load();
         let now_unix_ms = unix_ms();
         let name = route.name.as_str();
-        // The head no longer contains the key that named the caller. One of the other keys may open
-        // the function, too.
+        // The head no longer contains the key that named the caller, but one of its other keys may
+        // open the function.
         let opens = |access| {
             let mut others = presented(head.headers(), access);
             let mut others = || {
@@ -177,9 +177,9 @@ impl Guard {
         checked.inspect_err(|fault| self.0.refusals.note(function, fault, from))
     }
 
-    /// Does the same as [`Guard::admit`] for a function that asks for client certificates.
-    /// [`Guard::admit`] refuses all requests for such functions, because it does not know which
-    /// certificates they accept.
+    /// Like [`Guard::admit`], for a function that asks for client certificates. [`Guard::admit`]
+    /// refuses all requests for such functions, because it does not know which certificates they
+    /// accept.
     pub(crate) fn admit_certified(
         &self,
         rules: &CertificateRules,
@@ -227,8 +227,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Does the same as [`Guard::count`] for a function in a namespace. The rate of the namespace
-    /// is counted first.
+    /// Like [`Guard::count`], for a function in a namespace. The rate of the namespace is counted
+    /// first.
     #[cold]
     pub fn count_within(
         &self,
@@ -285,7 +285,7 @@ impl Guard {
         }
         let ring = self.0.ring.load();
         let now_unix_ms = unix_ms();
-        // A client that proved its key when it connected need not send the key again.
+        // If a client proved its key when it connected, it need not send the key again.
         let proved = head.psk().and_then(|identity| ring.find_psk(identity, now_unix_ms));
         if let Some(key) = proved
             && (is_optional || key.opens(function))
@@ -369,7 +369,7 @@ impl Guard {
 }
 
 /// Returns the caller that the client certificate of a request's connection names. A page of
-/// another site must not use the certificate of the browser that shows it.
+/// another site must not use the certificate of the browser that shows the page.
 fn certified(rules: &CertificateRules, head: &Head) -> Result<String, Fault> {
     if pages::is_of_another_origin(head.headers()) {
         return Err(Fault::OtherSite);
@@ -378,8 +378,8 @@ fn certified(rules: &CertificateRules, head: &Head) -> Result<String, Fault> {
     caller.map(str::to_owned).ok_or(Fault::NoCertificate)
 }
 
-/// Returns all bytes of a body that has arrived completely, and refuses any other body. A front
-/// waits for the end of the bodies of such functions, except when too many bodies are arriving at
+/// Returns all bytes of a body that has arrived completely, and refuses any other body. For such
+/// functions, a front waits for the end of the body, except when too many bodies are arriving at
 /// once.
 fn arrived(body: &mut Body) -> Result<Bytes, Fault> {
     let mut context = Context::from_waker(Waker::noop());
@@ -395,7 +395,7 @@ fn arrived(body: &mut Body) -> Result<Bytes, Fault> {
     }
 }
 
-/// Removes further valid keys from the head, because the function would receive them.
+/// Removes further valid keys from the head, because the function would otherwise receive them.
 #[cold]
 fn remove_keys(head: &mut Head, access: Access, ring: &KeyRing, now_unix_ms: u64) {
     loop {

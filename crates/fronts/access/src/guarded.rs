@@ -17,8 +17,9 @@ use crate::guard::Guard;
 /// An [`Invoker`] that checks callers, and counts the calls of functions that have rates. Cheap to
 /// clone.
 ///
-/// A front should call [`Invoker::admit`] before it reads a body. If it did not, the check is made
-/// when the front invokes, so that no call can avoid it. The same is true of [`Invoker::count`].
+/// A front should call [`Invoker::admit`] before it reads a body. If the front did not, the check
+/// is made when it invokes the function, so that no call can avoid the check. The same is true of
+/// [`Invoker::count`].
 #[derive(Clone)]
 pub struct Guarded<I> {
     inner: I,

@@ -14,11 +14,11 @@ const AT_ONCE: NonZeroU32 = NonZeroU32::new(10).unwrap();
 const A_SECOND: NonZeroU32 = NonZeroU32::new(1).unwrap();
 /// The maximum number of addresses that are remembered.
 const ADDRESSES_MAX: usize = 4_096;
-/// How many wrong keys a second are accepted from all other senders together: addresses for which
-/// there is no room, and requests whose address is not known.
+/// How many wrong keys a second are accepted in total from senders that are not remembered:
+/// addresses for which there is no room, and requests whose address is not known.
 const OF_OTHERS: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
-/// The addresses that have sent wrong keys lately.
+/// The addresses that have recently sent wrong keys.
 pub(crate) struct Guesses {
     by_address: Bounded<IpAddr>,
     others: DefaultDirectRateLimiter,
@@ -62,8 +62,8 @@ mod tests {
         for _ in 0..AT_ONCE.get() {
             assert!(!refused(&guesses, one));
         }
-        // On a slow machine, a second may pass between the two guesses. Therefore only one of them
-        // must be refused.
+        // On a slow machine, a second may pass between the two guesses. So only one of them must be
+        // refused.
         assert!(refused(&guesses, one) || refused(&guesses, one));
         assert!(!refused(&guesses, IpAddr::from([192, 0, 2, 2])), "others are not slowed down");
     }

@@ -26,7 +26,7 @@ const METERS_MAX: usize = 10_000;
 /// rate.
 const CALLERS_MAX: usize = 4_096;
 
-/// The meters of all functions that have rates and have been called.
+/// The meters of all functions that have rates and were called at least once.
 #[derive(Default)]
 pub(crate) struct Meters {
     clock: DefaultClock,
@@ -48,14 +48,14 @@ struct Meter {
     callers: Option<Callers>,
     /// The places for simultaneous calls. They are divided among callers if the number for each
     /// caller is limited; unknown callers share the key 0. Callers without a running call are not
-    /// kept, so the number of the node's connections limits the size of the table.
+    /// kept, so the table has no more entries than the node has connections.
     places: Option<Shares<u64>>,
 }
 
 /// The rate of each caller.
 struct Callers {
     known: Bounded<u64>,
-    /// The rate that the other callers share: those for whom there is no room, and those whose
+    /// The rate that all other callers share: those for which there is no room, and those whose
     /// address is not known.
     others: DefaultDirectRateLimiter,
 }

@@ -1,9 +1,9 @@
 //! Recognises requests that a browser sends for a web page of another site.
 //!
 //! A browser on the node's machine can reach the node's loopback addresses. Any page that the
-//! browser shows can make it send requests there: directly, or under a host name of the page's
-//! owner that points to loopback (DNS rebinding). Such requests come from this machine, but not on
-//! behalf of its user.
+//! browser shows can make the browser send requests there: directly, or under a host name that
+//! belongs to the page's owner and points to loopback (DNS rebinding). Such requests come from this
+//! machine, but the machine's user did not ask for them.
 
 use std::net::IpAddr;
 use std::str;
@@ -26,9 +26,9 @@ pub(crate) fn is_of_another_site(fields: &[u8]) -> bool {
     })
 }
 
-/// Whether a browser sends the request for a page of another origin. A browser adds a stored
-/// password or a certificate to such a request by itself. Not every browser sends `Sec-Fetch-Site`
-/// with the handshake of a WebSocket, but all of them send `Origin`.
+/// Whether a browser sends the request for a page of another origin. Browsers add a stored password
+/// or a certificate to such a request without asking. Not every browser sends `Sec-Fetch-Site` with
+/// the handshake of a WebSocket, but all of them send `Origin`.
 pub(crate) fn is_of_another_origin(fields: &[u8]) -> bool {
     let all = |wanted| headers(fields).filter(move |(name, _)| *name == wanted);
     let mut sites = all(SITE_FIELD).peekable();
@@ -52,8 +52,8 @@ fn is_own_host(host: &[u8]) -> bool {
         || is_name_for_functions(name)
 }
 
-/// Whether a page of this origin (RFC 6454) came from this machine. The origin `null` does not show
-/// this.
+/// Whether a page of this origin (RFC 6454) came from this machine. The origin `null` does not
+/// prove this.
 fn is_own_origin(origin: &[u8]) -> bool {
     let host =
         [&b"http://"[..], b"https://"].iter().find_map(|scheme| origin.strip_prefix(*scheme));
@@ -62,7 +62,7 @@ fn is_own_origin(origin: &[u8]) -> bool {
     })
 }
 
-/// Whether this is a name under which functions of this node reach the node.
+/// Whether functions of this node reach the node under this name.
 fn is_name_for_functions(name: &[u8]) -> bool {
     let names = std::iter::once(OWN_FRONT.0).chain(OPENFAAS_GATEWAYS);
     names.into_iter().any(|own| own.as_bytes().eq_ignore_ascii_case(name))
@@ -86,8 +86,8 @@ fn without_port(host: &[u8]) -> &[u8] {
     name.strip_suffix(b".").unwrap_or(name)
 }
 
-/// Returns the address, if a host without a port is one. The hosts of most requests are addresses,
-/// so each one is parsed either as IPv4 or as IPv6, but not as both.
+/// If a host without a port is an address, returns the address. The hosts of most requests are
+/// addresses, so each one is parsed either as IPv4 or as IPv6, but not as both.
 fn address(name: &[u8]) -> Option<IpAddr> {
     match name.first()? {
         b'0'..=b'9' => str::from_utf8(name).ok()?.parse().ok().map(IpAddr::V4),

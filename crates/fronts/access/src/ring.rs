@@ -62,7 +62,7 @@ impl Key {
 
 /// All keys of a node at one moment.
 ///
-/// A presented key is looked up by its SHA-256. The time that this takes reveals something about
+/// A presented key is looked up by its SHA-256. How long the look-up takes reveals something about
 /// hashes, which a caller cannot choose, but nothing about keys.
 #[derive(Debug, Default)]
 pub struct KeyRing {
@@ -144,8 +144,8 @@ pub struct NewKey {
 }
 
 impl NewKey {
-    /// Makes a key from 256 random bits. So many bits cannot be guessed, even though the hash is
-    /// fast.
+    /// Makes a key from 256 random bits. A number of this size cannot be guessed, even though the
+    /// hash is fast to compute.
     pub fn random() -> io::Result<Self> {
         let mut bytes = [0; 32];
         io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;

@@ -13,7 +13,8 @@ use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmm
 /// datagrams that arrive during a batch wait until the batch is handled.
 pub(crate) const BATCH_MAX: usize = 64;
 /// The largest datagram that is read. Each place in the buffer has one byte more, because the
-/// kernel truncates longer datagrams and a truncated request must not be taken for a complete one.
+/// kernel truncates longer datagrams and the front must not take a truncated request for a complete
+/// one.
 pub(crate) const RECEIVE_BYTES: usize = 2_048;
 /// An outgoing buffer that has grown larger than this is freed once it is empty.
 const KEEP_BYTES: usize = 256 << 10;
@@ -124,7 +125,7 @@ impl Outbox {
         self.done == self.datagrams.len()
     }
 
-    /// Moves the bytes of all messages to `into`. Used for connections, whose messages all have the
+    /// Moves the bytes of all messages to `into`. Used for connections, where all messages have the
     /// same peer.
     pub(crate) fn take_bytes(&mut self, into: &mut Vec<u8>) {
         into.extend_from_slice(&self.bytes);

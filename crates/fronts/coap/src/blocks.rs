@@ -49,7 +49,7 @@ pub enum Arrival {
     Continue,
     /// The block was the last one. Holds the whole body.
     Complete(Bytes),
-    /// The block does not follow the blocks that arrived before (4.08).
+    /// The block does not continue the blocks that arrived before it (4.08).
     OutOfOrder,
     /// The body is longer than allowed (4.13).
     TooLarge,
@@ -102,7 +102,7 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
         self.compact();
     }
 
-    /// Drops the marks of values that were replaced or taken, once these marks are the majority.
+    /// Drops the marks of values that were replaced or taken, once these marks are in the majority.
     fn compact(&mut self) {
         if self.order.len() <= 2 * self.map.len() + 16 {
             return;
@@ -131,8 +131,8 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
         self.bytes
     }
 
-    /// The number of marks that record the order of the values. There are at most a few per value,
-    /// however often a value was replaced.
+    /// The number of marks that record the order of the values. There are at most a few marks per
+    /// value, however often a value was replaced.
     pub fn marks(&self) -> usize {
         self.order.len()
     }

@@ -239,7 +239,7 @@ fn opened_head(out: &mut Vec<u8>, kind: u8, session: u32, peer: SocketAddr) {
     out.extend_from_slice(&ip.octets());
 }
 
-/// The messages that replace all keys known to the program.
+/// The messages that replace all keys that the program knows.
 pub fn all_keys(keys: impl IntoIterator<Item = Psk>) -> Vec<Vec<u8>> {
     let mut parts = vec![Vec::new()];
     let mut bytes = 0;
@@ -266,7 +266,7 @@ pub fn all_keys(keys: impl IntoIterator<Item = Psk>) -> Vec<Vec<u8>> {
 }
 
 /// The address under which a front knows a session. It is the client's address, with the session
-/// number in the IPv6 flow information. A front that distinguishes peers by address therefore also
+/// number in the IPv6 flow information. So a front that distinguishes peers by address also
 /// distinguishes successive sessions of one client address.
 pub fn address_of(session: u32, peer: SocketAddr) -> SocketAddr {
     let ip = match peer.ip() {

@@ -10,8 +10,8 @@ use super::exchanges::Noted;
 use super::message::{MessageType, Token};
 
 /// Identifies a block-wise transfer by peer, method code, path, query, and a value that
-/// distinguishes requests in which all of these are equal. That value is made from the Request-Tag
-/// or is a hash of the payload of FETCH.
+/// distinguishes requests in which all of these are equal. The value comes from the Request-Tag, or
+/// is a hash of the payload of FETCH.
 pub(crate) type TransferKey = (SocketAddr, u8, Vec<u8>, Vec<u8>, u64);
 
 /// The receiver of an answer, and what its request asked for.
@@ -30,7 +30,7 @@ pub(crate) struct Recipient {
 }
 
 impl Recipient {
-    /// A recipient of which only the message header is known so far.
+    /// A recipient whose request has been read only up to the message header.
     pub(crate) fn of(peer: SocketAddr, code: u8, token: Token, limit: Option<usize>) -> Self {
         let path = Vec::new();
         let query = Vec::new();

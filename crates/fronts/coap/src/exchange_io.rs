@@ -14,8 +14,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use mote_core::body::{Body, BodyError};
 use mote_core::{Fault, Invoker, Routed};
+use mote_process::quiet_socket::{QuietSocket, Read};
 use rustix::net::sockopt;
-use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
@@ -62,6 +62,7 @@ pub async fn serve<I: Invoker>(
     prepare(&socket)?;
     let server = Server::new(invoker.clone(), config);
     let inbox = Inbox::new(socket.local_addr()?.is_ipv4());
+    let socket = QuietSocket::new(socket.into_std()?)?;
     serve_datagrams(Udp { socket, inbox }, server, invoker, stop).await
 }
 
@@ -126,9 +127,9 @@ pub(crate) async fn serve_datagrams<I: Invoker>(
 /// Sets the options of a socket that receives clients' datagrams.
 pub fn prepare(socket: &impl AsFd) -> io::Result<()> {
     let socket = socket2::SockRef::from(socket);
-    // A socket bound to all addresses also receives datagrams of multicast groups that any other
-    // program has joined. The front offers nothing to groups, and one request to a group would
-    // cause many answers.
+    // A socket that is bound to all addresses also receives datagrams for multicast groups that any
+    // other program has joined. The front offers nothing to groups, and one request to a group
+    // would cause many answers.
     if socket.local_addr()?.is_ipv4() {
         socket.set_multicast_all_v4(false)?;
     } else {
@@ -143,7 +144,7 @@ pub fn prepare(socket: &impl AsFd) -> io::Result<()> {
 }
 
 struct Udp {
-    socket: UdpSocket,
+    socket: QuietSocket<std::net::UdpSocket>,
     inbox: Inbox,
 }
 
@@ -156,36 +157,26 @@ impl Datagrams for Udp {
     ) -> io::Result<bool> {
         let Self { socket, inbox } = self;
         loop {
-            if socket.poll_recv_ready(cx)?.is_pending() {
-                return Ok(false);
-            }
-            let mut full = false;
-            let result = socket.try_io(Interest::READABLE, || {
-                let count = inbox.receive(&*socket, |peer, datagram| {
+            let received = socket.poll_read(cx, |socket| {
+                let count = inbox.receive(socket, |peer, datagram| {
                     if datagram.len() > RECEIVE_BYTES {
                         server.datagram_too_long(peer, datagram, now_ns);
                     } else {
                         server.datagram(peer, datagram, now_ns);
                     }
                 })?;
-                full = count == BATCH_MAX;
-                // A batch that is not full has emptied the socket. Reporting this to the runtime
-                // saves a system call that would find nothing.
-                if full { Ok(()) } else { Err(ErrorKind::WouldBlock.into()) }
+                let full = count == BATCH_MAX;
+                Ok(Read { result: full, emptied: !full })
             });
-            match result {
-                Ok(()) => return Ok(true),
-                // The readiness is used up. The next attempt registers the task to be woken by the
-                // next datagram.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // The kernel reports a peer's closed port as an error of a later call. It does not
-                // concern this socket.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::ConnectionRefused | ErrorKind::Interrupted
-                    ) => {}
-                Err(error) => return Err(error),
+            match received {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(Ok(true)) => return Ok(true),
+                // The next attempt registers the task to be woken by the next datagram.
+                Poll::Ready(Ok(false)) => {}
+                // The kernel reports a peer's closed port as an error of a later call. The error
+                // does not concern this socket.
+                Poll::Ready(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {}
+                Poll::Ready(Err(error)) => return Err(error),
             }
         }
     }
@@ -197,13 +188,7 @@ impl Datagrams for Udp {
     ) -> Poll<io::Result<()>> {
         let out = &mut server.out;
         while !out.is_empty() {
-            ready!(self.socket.poll_send_ready(cx))?;
-            match self.socket.try_io(Interest::WRITABLE, || out.flush(&self.socket)) {
-                Err(error) if error.kind() != ErrorKind::WouldBlock => {
-                    return Poll::Ready(Err(error));
-                }
-                Ok(()) | Err(_) => {}
-            }
+            ready!(self.socket.poll_write(cx, |socket| out.flush(socket)))?;
         }
         Poll::Ready(Ok(()))
     }

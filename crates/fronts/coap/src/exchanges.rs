@@ -1,8 +1,8 @@
 //! Deduplication (RFC 7252, 4.5): a message that arrives again is not served again. A message is
 //! recognised by the whole datagram and not only by its id. Devices that have lost their state
-//! reuse ids, and the answer to an old reading must not confirm a new one. Pure and bounded. At
-//! high rates the oldest exchanges are forgotten early, which affects a client only if it repeats a
-//! message later than its own retransmission span.
+//! reuse ids, and the answer to an old sensor reading must not confirm a new one. Pure and bounded.
+//! At high rates the oldest exchanges are forgotten early, which affects a client only if it
+//! repeats a message later than its own retransmission span.
 //!
 //! Messages are kept in order of arrival in two lists: one of all messages, and one of those with
 //! the same [`Owner`]. An owner that has used up its share loses its own oldest message, so it
@@ -36,13 +36,13 @@ pub enum Seen<'a> {
 /// The owner of messages that share one part of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// All sources that may be forged. They share one owner, because an attacker who can forge one
-    /// address can forge many.
+    /// All sources that may be forged. They count as one owner, because an attacker who can forge
+    /// one address can forge many.
     Unproven,
     /// A source whose address is proven.
     Address(IpAddr),
-    /// A socket on this machine. The address alone is not enough, because all local programs share
-    /// it.
+    /// A socket on this machine. The address alone is not enough to identify it, because all local
+    /// programs share the address.
     Local(SocketAddr),
 }
 
@@ -168,7 +168,7 @@ pub struct Exchanges {
     bytes_max: usize,
     /// The most bytes that one owner may hold.
     share_max: usize,
-    /// The place of the owner that held most when this was last checked. That owner may have been
+    /// The place of the owner that held the most bytes at the last check. That owner may have been
     /// removed since then, or its place reused.
     heaviest: u32,
 }
@@ -224,8 +224,8 @@ impl Exchanges {
         })
     }
 
-    /// Whether another message from an unproven source would make the node forget an earlier
-    /// message from an unproven source too early.
+    /// Whether another message from an unproven source would make the node forget an earlier such
+    /// message too early.
     pub fn is_crowded(&self, now_ns: u64) -> bool {
         let Some(at) = self.owners.get(&Owner::Unproven) else { return false };
         let unproven = &self.owned[*at as usize];
@@ -471,8 +471,8 @@ mod tests {
         for mid in 9_900..10_000 {
             assert!(exchanges.get(&key(1, mid), b"", 10_000).is_ok(), "{mid}");
         }
-        // The second answer changes the entry where the first one put it, and not where the message
-        // was first noted.
+        // The second answer changes the entry at the place where the first answer put it, not where
+        // the message was first noted.
         for answer in [b"late", b"last"] {
             exchanges.answer(noted[5], key(1, 5), Owner::proven(key(1, 5).0), answer, 10_000);
             assert_eq!(exchanges.get(&key(1, 5), b"", 10_000), Ok(Seen::Answered(answer)));

@@ -76,7 +76,8 @@ impl<I: Invoker> Machine<I> {
         self.0.finish(id, Ok((status, headers, body)), now_ns);
     }
 
-    /// The bytes of everything that is remembered, and the number of marks that order it in queues.
+    /// The bytes of everything that is remembered, and the number of marks that record its order in
+    /// queues.
     pub fn held(&self) -> (usize, usize) {
         self.0.held()
     }

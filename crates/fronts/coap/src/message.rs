@@ -298,16 +298,16 @@ fn uint(data: &[u8], max: usize) -> Option<u32> {
     (data.len() <= max).then(|| data.iter().fold(0, |n, byte| n << 8 | u32::from(*byte)))
 }
 
-/// Whether every reader of the path would understand the segment in the same way. The HTTP front
-/// refuses the same segments.
+/// Whether every program that reads the path would understand the segment in the same way. The HTTP
+/// front refuses the same segments.
 fn is_segment(data: &[u8]) -> bool {
     let is_text = std::str::from_utf8(data).is_ok();
     let has_separator = data.iter().any(|byte| matches!(byte, b'/' | b'\\' | b';'));
     is_text && !matches!(data, b"." | b"..") && !has_separator && !path::has_escape(data)
 }
 
-/// Whether a byte needs no percent-encoding in a parameter. Readers of queries take `&`, and some
-/// of them `;`, for the end of a parameter, and `+` for a space. RFC 7252, 6.5, names only `&`.
+/// Whether a byte needs no percent-encoding in a parameter. Programs that read queries take `&`
+/// (some also `;`) for the end of a parameter, and `+` for a space. RFC 7252, 6.5, names only `&`.
 fn is_query_byte(byte: u8) -> bool {
     (path::is_segment_byte(byte) && !matches!(byte, b'&' | b'+')) || matches!(byte, b'/' | b'?')
 }

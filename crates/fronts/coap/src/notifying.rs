@@ -1,5 +1,5 @@
-//! The server's part of observation (RFC 7641): it registers an observer with the answer to a GET,
-//! and sends notifications of the states that functions publish.
+//! The server's part of observation (RFC 7641): it registers an observer when it answers a GET, and
+//! sends notifications of the states that functions publish.
 
 use std::net::SocketAddr;
 use std::task::Context;
@@ -22,7 +22,7 @@ const TURN_MAX: u32 = mote_core::turn::TURN_ITEMS_MAX;
 impl<I: Invoker> Server<I> {
     /// Handles the Observe option of a GET before the function runs. The resource is watched from
     /// here on, so no change is missed while the function answers. Returns a challenge if the
-    /// source is not proven, because notifications would flood a forged address.
+    /// source is not proven, because notifications to a forged address would flood a third party.
     pub(crate) fn observe(
         &mut self,
         exchange: &mut Exchange,
@@ -125,8 +125,8 @@ impl<I: Invoker> Server<I> {
             observer.format = observer.format.or(response.content_format);
             response.observe = Some(observer.next_sequence(now_ns));
         }
-        // The message that ends an observation is confirmable, because no later message would tell
-        // the observer about the end.
+        // The message that ends an observation is confirmable, because no later message tells the
+        // observer that it has ended.
         let confirmable = ends || attempt.0 > 0 || observer.needs_confirmation(now_ns);
         let to = observer.to.clone();
         let response = self.cut(&to, response, now_ns).unwrap_or_else(|short| short);
@@ -157,7 +157,7 @@ impl<I: Invoker> Server<I> {
         let Some(observers) = &mut self.observers else { return };
         let Some(at) = observers.of_message(&key) else { return };
         // A peer answers a ping with a reset (RFC 7252, 4.3), so this reset shows that the peer is
-        // there.
+        // still there.
         if !acknowledged && observers.is_ping(at, key.1) {
             observers.is_there(at, now_ns);
         } else if acknowledged {
@@ -167,7 +167,8 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// Pings observers that have been silent for long, to learn whether they are still there.
+    /// Pings observers that have been silent for a long time, to learn whether they are still
+    /// there.
     pub(crate) fn ping_silent(&mut self, now_ns: u64) {
         let Some(observers) = &mut self.observers else { return };
         for at in observers.silent(now_ns) {

@@ -272,7 +272,7 @@ fn a_repetition_has_the_newest_state_and_a_silent_observer_is_forgotten() {
     assert_ne!(third.mid, first.mid);
     assert_eq!((third.kind, &third.text[..]), (MessageType::Con, &b"2"[..]));
     assert!(is_newer(first.observe.unwrap(), third.observe.unwrap()));
-    // The attempts are counted as for one message, so two more follow and then nothing.
+    // The attempts count as those of a single message, so two more follow, and then nothing.
     assert_eq!(one(bench.pass(11)).text, b"2");
     assert_eq!(one(bench.pass(21)).text, b"2");
     assert_eq!(bench.observers(), 1);

@@ -17,8 +17,8 @@ pub(crate) const QUIET_NS: u64 = 3_000_000_000;
 /// confirmable. The node thereby learns whether the observer is still there.
 pub(crate) const UNCONFIRMED_MAX: u32 = 9;
 pub(crate) const CONFIRM_NS: u64 = 600_000_000_000;
-/// An observer that has been silent for this long is pinged. Otherwise an observer that has
-/// disappeared would keep its place for ever if its resource never changes.
+/// An observer that has been silent for this long is pinged. Otherwise, an observer that has
+/// disappeared would keep its place forever if its resource never changes.
 const SILENCE_NS: u64 = 3_600_000_000_000;
 /// How often the node looks for silent observers.
 const SWEEP_NS: u64 = 600_000_000_000;
@@ -51,8 +51,8 @@ impl Observer {
         let clock = sequence(now_ns);
         let ahead = clock.wrapping_sub(self.sequence) & SEQUENCE_MASK;
         let is_newer = ahead > 0 && ahead < SEQUENCE_MASK / 2;
-        // After this time, which is below half of the range, clients no longer compare the values
-        // but take the later notification for the newer one.
+        // After this time, which is shorter than half of the range takes, clients no longer compare
+        // the values, but take the notification that arrives later for the newer one.
         let is_long_ago = now_ns.saturating_sub(self.sent_ns) > 128_000_000_000;
         self.sequence = match is_newer || is_long_ago {
             true => clock,
@@ -270,7 +270,7 @@ impl Observers {
         (!self.all.is_empty()).then_some(self.sweep_ns + SWEEP_NS)
     }
 
-    /// The observers that have been silent for long and have not been pinged yet.
+    /// The observers that have been silent for a long time and have not been pinged yet.
     pub(crate) fn silent(&mut self, now_ns: u64) -> Vec<usize> {
         if self.sweep_ns().is_none_or(|sweep_ns| sweep_ns > now_ns) {
             return Vec::new();

@@ -40,8 +40,8 @@ impl Default for Proofs {
 
 impl Proofs {
     /// The number of bytes that may be sent as an answer to a request of `request_bytes`. `None`
-    /// means no limit. A loopback source cannot be forged from outside, except for an IPv4 loopback
-    /// address inside an IPv6 datagram.
+    /// means no limit. A loopback source cannot be forged from outside, unless it is an IPv4
+    /// loopback address inside an IPv6 datagram.
     pub fn answer_bytes_max(
         &self,
         peer: SocketAddr,

@@ -1,6 +1,6 @@
 //! Running invocations, polled by the front's own task. Each invocation has a place that is reused,
-//! so an exchange needs neither a task nor an allocation, and all answers that are ready at the
-//! same time are handled in one turn.
+//! so an exchange needs neither its own task nor an allocation, and one turn handles all answers
+//! that are ready at the same time.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -174,7 +174,7 @@ mod tests {
                 sender.send(number as u32 + round).unwrap();
             }
             assert_eq!(count.0.load(Ordering::Relaxed), round + 1, "woken once a turn");
-            // Outside a runtime, no cooperative budget cuts the turn short.
+            // Outside a runtime, no cooperative budget can cut the turn short.
             runs.poll(&mut cx, |number, result| ended.push((number, result.unwrap().unwrap())));
             let expected = (0..1_000).map(|number| (number, number as u32 + round));
             assert!(ended.drain(..).eq(expected));

@@ -1,4 +1,4 @@
-//! What the front knows about the sender of a request, as far as access rules ask for it.
+//! The facts about the sender of a request that access rules ask for.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -44,8 +44,8 @@ pub struct Config {
     pub ack_delay_ns: u64,
     /// The longest answer of a function, in bytes.
     pub answer_bytes_max: u64,
-    /// Whether every success is 2.05 (Content) whatever the method, because clients of tinyFaaS
-    /// expect that. Otherwise the success of a POST is 2.04 (Changed; RFC 7252, 5.8.2).
+    /// Whether every success is 2.05 (Content), whatever the method, as clients of tinyFaaS expect.
+    /// Otherwise the success of a POST is 2.04 (Changed; RFC 7252, 5.8.2).
     pub always_content: bool,
     /// Where functions publish the states of their resources. `None` if clients cannot observe
     /// resources.
@@ -287,8 +287,8 @@ impl<I: Invoker> Server<I> {
         }
         let limit = self.proofs.answer_bytes_max(peer, datagram.len(), now_ns);
         // Forged requests may have used up the memory for unproven sources. In that case, a request
-        // that must not run twice runs only if its source is proven, because only then the node
-        // recognises repetitions.
+        // that must not run twice runs only if its source is proven, because only then does the
+        // node recognise repetitions.
         if limit.is_some() && !is_safe(header.code) && self.exchanges.is_crowded(now_ns) {
             let challenge = self.challenge(peer, now_ns);
             let kind =
@@ -358,9 +358,9 @@ impl<I: Invoker> Server<I> {
             None => {
                 // `serve` has pushed the work under this id.
                 let id = self.running.vacant_key();
-                // An unproven source gets at most one datagram for each datagram that it sends. The
-                // answer is therefore sent with the acknowledgement, however late, and repetitions
-                // of the request wait for it.
+                // An unproven source gets at most one datagram for each datagram that it sends. So
+                // the answer is sent with the acknowledgement, however late, and repetitions of the
+                // request wait for it.
                 if exchange.kind == MessageType::Con && exchange.to.limit.is_none() {
                     let due = now_ns + self.config.ack_delay_ns;
                     self.ack_due.push_back((due, id, exchange.serial));

@@ -1,10 +1,10 @@
 //! The front over DTLS sessions (RFC 7252, 9). Another program terminates the sessions and passes
-//! on their datagrams. It also tells what each client has proved: the identity of a pre-shared key,
-//! or a certificate, which the node then checks.
+//! on their datagrams. It also reports what each client has proved: the identity of a pre-shared
+//! key, or a certificate, which the node then checks.
 //!
 //! To the front, each session is a peer whose address contains the session's number
-//! ([`crate::dtls_frames::address_of`]). Everything that the front keeps for a peer, such as the
-//! answers to repeated messages, therefore belongs to one session only, as RFC 7252, 9.1 requires.
+//! ([`crate::dtls_frames::address_of`]). So everything that the front keeps for a peer, such as the
+//! answers to repeated messages, belongs to only one session, as RFC 7252, 9.1 requires.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};

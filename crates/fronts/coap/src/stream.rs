@@ -36,8 +36,8 @@ pub enum Broken {
     TokenLength,
     /// A message is longer than [`MESSAGE_BYTES_MAX`].
     TooLong,
-    /// The options of a signal are malformed, or it has an unknown critical option with this
-    /// number.
+    /// The options of a signal are malformed, or the signal has an unknown critical option with
+    /// this number.
     Signal(Option<u16>),
     /// The first message is not the CSM, which says what the peer can do.
     NoCapabilities,

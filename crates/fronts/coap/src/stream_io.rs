@@ -1,7 +1,7 @@
 //! CoAP over TCP and TLS (RFC 8323). Each connection has its own task and its own [`Server`].
 //!
-//! The server is the one for datagrams, because requests and answers are the same. This file adds
-//! what is special to connections: messages with a length, signals, and peers that may stop
+//! The server is the same as for datagrams, because the requests and answers are the same. This
+//! file adds the features of connections: messages with a length, signals, and peers that may stop
 //! reading. Nothing is read from a connection while many of its requests or answers are in
 //! progress.
 
@@ -63,7 +63,7 @@ impl Default for StreamConfig {
             bytes_max: 64 << 20,
             first_ns: 10_000_000_000,
             progress_ns: 30_000_000_000,
-            // Shorter than the time after which usual routers forget an idle connection.
+            // Shorter than the time after which most routers forget an idle connection.
             silence_ns: 240_000_000_000,
             tls: None,
         }
@@ -77,7 +77,7 @@ const RELEASE_GRACE: Duration = Duration::from_secs(1);
 /// The number of requests of one connection that may run at once. The next request is read when one
 /// has ended.
 const RUNNING_MAX: usize = 16;
-/// The number of connections that may still be open after their seats were given to others.
+/// The number of connections that may still be open after others have received their seats.
 const LEAVING_MAX: usize = 16;
 /// While this many bytes wait to be written, nothing is read and no notification is sent.
 const UNSENT_MAX: usize = 64 << 10;
@@ -125,7 +125,8 @@ pub async fn serve_stream<I: Invoker>(
         };
         let (Ok((socket, peer)), Ok(place)) = (accepted, place) else {
             // Either the process has no free file descriptors, or the client has already
-            // disconnected. Measured: a pause keeps this loop from being a busy loop.
+            // disconnected. Measurements show that a pause keeps this loop from becoming a busy
+            // loop.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
@@ -226,7 +227,7 @@ struct Connection<I: Invoker> {
     input: Vec<u8>,
     output: Vec<u8>,
     written: usize,
-    /// Whether the kernel has all written bytes. TLS may still hold some back.
+    /// Whether the kernel has taken all written bytes. TLS may still hold some back.
     is_flushed: bool,
     times: Times,
     state: State,
@@ -298,8 +299,8 @@ impl<I: Invoker> Connection<I> {
             if is_over {
                 return Poll::Ready(());
             }
-            // Work that ended or bytes that were written in this turn may have made room to read
-            // and to notify.
+            // Work that has ended in this turn, or bytes that were written in it, may have made
+            // room to read and to notify.
             if more || more_notices || (was_blocked && self.has_room()) {
                 let _ = pin!(tokio::task::yield_now()).poll(cx);
             }

@@ -1,5 +1,5 @@
-//! The CoAP front under bursts, over real sockets: more datagrams at once than one batch receives,
-//! more answers at once than one batch sends, and a lone request between them.
+//! Tests the CoAP front under bursts, over real sockets: more datagrams at once than one batch
+//! receives, more answers at once than one batch sends, and a lone request between them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -94,7 +94,7 @@ fn answers_that_come_together_all_leave() {
     with_front(socket, |fake| {
         for round in 0..2 {
             for lot in 0..5 {
-                // Only as many requests at once as the socket of any machine can hold.
+                // Sends only as many requests at once as a socket can hold on any machine.
                 let begun = fake.calls() + 200;
                 for mid in 10 * lot..10 * (lot + 1) {
                     for client in &clients {

@@ -1,6 +1,6 @@
-//! The CoAP front against hostile datagrams. The test sends thousands of malformed datagrams and
-//! compares the answers with its own oracle, repeats requests among floods, and checks the bound on
-//! what is sent to an unproven source (RFC 9175).
+//! Tests the CoAP front against hostile datagrams. The test sends thousands of malformed datagrams
+//! and compares the answers with its own oracle, repeats requests among floods, and checks the
+//! bound on what is sent to an unproven source (RFC 9175).
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,8 +53,8 @@ fn oracle(bytes: &[u8]) -> Verdict {
     }
     let refused = if kind == CON { Verdict::Reset } else { Verdict::Silence };
     if class != 0 || detail == 0 {
-        // These are reserved classes, answers that were not requested, pings, and messages with an
-        // empty code that still have content.
+        // These are messages with reserved classes, answers that were not requested, pings, and
+        // messages with an empty code that still have content.
         return refused;
     }
     let Some(message) = Message::parse(bytes) else { return refused };

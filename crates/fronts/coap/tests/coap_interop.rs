@@ -1,6 +1,6 @@
-//! The CoAP front with clients of other projects: libcoap's `coap-client` and aiocoap. The tests
-//! cover every method, block-wise transfer in both directions, observation and slow answers, and
-//! repeat all of it through a relay that drops and reorders datagrams. If a client is not
+//! Tests the CoAP front with clients of other projects: libcoap's `coap-client` and aiocoap. The
+//! tests cover every method, block-wise transfer in both directions, observation and slow answers,
+//! and repeat all of it through a relay that drops and reorders datagrams. If a client is not
 //! installed, its tests are skipped with a message (`scripts/setup.sh test` installs both).
 
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! Observation over real sockets, UDP and TCP, with clients of other projects: libcoap's
+//! Tests observation over real sockets, UDP and TCP, with clients of other projects: libcoap's
 //! `coap-client` and aiocoap. If a client is not installed, its part is skipped with a message
 //! (`scripts/setup.sh test` installs both).
 

@@ -1,4 +1,4 @@
-//! The CoAP front over loopback sockets: the rules of RFC 7252.
+//! Tests the rules of RFC 7252 with a CoAP front over loopback sockets.
 
 #![allow(clippy::unwrap_used)]
 

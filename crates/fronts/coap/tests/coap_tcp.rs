@@ -1,4 +1,4 @@
-//! CoAP over TCP (RFC 8323) on loopback sockets.
+//! Tests CoAP over TCP (RFC 8323) on loopback sockets.
 
 #![allow(clippy::unwrap_used)]
 

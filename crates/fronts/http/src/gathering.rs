@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     /// A body of chunks with these lengths. After the last chunk, the body ends if the flag is set;
-    /// otherwise it waits for ever.
+    /// otherwise it waits forever.
     struct Chunks(VecDeque<usize>, bool);
 
     impl BodySource for Chunks {

@@ -1,11 +1,11 @@
 //! Counts the HTTP/2 frames of a connection and detects a peer that sends too many frames without
 //! content.
 //!
-//! PING, SETTINGS, PRIORITY, WINDOW_UPDATE and RST_STREAM cause work for the node but cost the peer
-//! nothing, and HTTP/2 sets no limit on them (CVE-2019-9512, 9513, 9515, CVE-2023-44487). A
-//! [`FrameMeter`] reads only the nine-byte header of each frame, in both directions. Requests,
-//! bodies and answers add to the peer's credit, other frames use the credit up, and some credit
-//! returns with time.
+//! The frames PING, SETTINGS, PRIORITY, WINDOW_UPDATE and RST_STREAM cause work for the node but
+//! cost the peer nothing, and HTTP/2 does not limit them (CVE-2019-9512, 9513, 9515,
+//! CVE-2023-44487). A [`FrameMeter`] reads only the nine-byte header of each frame, in both
+//! directions. Requests, bodies and answers add to the peer's credit, other frames use the credit
+//! up, and some credit returns with time.
 
 use std::fmt;
 
@@ -15,9 +15,9 @@ const HEADER_BYTES: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 
-/// The number of frames without content that a peer may send before any progress. It is more than
-/// clients send when they begin, and small enough that serving the frames takes less than a
-/// millisecond.
+/// The number of frames without content that a peer may send before any progress. The number is
+/// larger than what clients send when they begin, and small enough that serving the frames takes
+/// less than a millisecond.
 pub const CONTROL_FRAMES_MAX: u32 = 1_000;
 /// The number of frames without content that a peer may send per second in addition to those that
 /// progress allows.
@@ -26,7 +26,7 @@ pub const CONTROL_FRAMES_PER_S: u32 = 100;
 /// windows.
 const HEADERS_CREDIT: u32 = 4;
 /// The credit for one frame of a body or of an answer, in either direction: enough for one window
-/// update of the stream and one of the connection.
+/// update for the stream and one for the connection.
 const DATA_CREDIT: u32 = 2;
 /// A longer frame gives one more credit for each step of this size, because some clients update
 /// windows that often.

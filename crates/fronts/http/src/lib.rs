@@ -1,6 +1,6 @@
 //! The HTTP front of a node: it turns each request into one [`mote_core::Invocation`] and its reply
-//! into an HTTP answer. It refuses every request that is not strictly valid before any other part
-//! of the node handles the request.
+//! into an HTTP answer. A request that is not strictly valid is refused before any other part of
+//! the node handles it.
 //!
 //! The front must not know instances, queues or the store. It reaches functions only through
 //! [`mote_core::Invoker`]. Start reading at `http/connection.rs`.

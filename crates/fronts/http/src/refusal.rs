@@ -10,7 +10,7 @@ use crate::added::Added;
 
 /// `WWW-Authenticate` of a 401 (RFC 6750, 3).
 const CHALLENGE: &str = "Bearer realm=\"mote\"";
-/// The `WWW-Authenticate` of a 401 if only a signature of the whole request helps.
+/// The `WWW-Authenticate` of a 401 for a function that accepts only signed requests.
 const SIGNATURE_CHALLENGE: &str = "Signature realm=\"mote\"";
 
 /// An answer that the platform itself gives.
@@ -52,7 +52,7 @@ impl Refusal {
     }
 
     /// The answer to a browser that asks whether it may send a request. It is not a refusal, but
-    /// the node itself gives it like a refusal. It has no body.
+    /// like a refusal, it comes from the node itself. It has no body.
     pub(crate) fn no_content() -> Self {
         Self::new(204, "", "")
     }

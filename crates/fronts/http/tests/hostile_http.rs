@@ -1,4 +1,4 @@
-//! Raw bytes sent to the HTTP/1.1 front over loopback sockets. Invalid requests are refused with
+//! Sends raw bytes to the HTTP/1.1 front over loopback sockets. Invalid requests are refused with
 //! the status and text in the table, and nothing smuggled after them reaches a function. Each valid
 //! request reaches a function exactly once, framed as its bytes say.
 
@@ -328,8 +328,8 @@ fn no_split_of_the_bytes_changes_the_answer() {
     let mut of_row = std::collections::HashMap::new();
     for case in &cases() {
         // Two cases of each row, and more of the chunked ones, because cuts affect their states.
-        // Row 20 is left out, because it depends on timing whether bytes arrive together with an
-        // Upgrade request.
+        // Row 20 is left out, because timing decides whether bytes arrive together with an Upgrade
+        // request.
         let count = of_row.entry(case.row).or_insert(0);
         *count += 1;
         let most = if matches!(case.row, "9" | "10" | "11" | "ok") { 12 } else { 2 };

@@ -1,5 +1,5 @@
-//! HTTP/2 with prior knowledge. The tests use clients of other projects (hyper, h2, curl) and raw
-//! frames that no real client would send.
+//! Tests HTTP/2 with prior knowledge. The tests use clients of other projects (hyper, h2, curl) and
+//! raw frames that no real client would send.
 
 #![allow(clippy::unwrap_used)]
 
@@ -629,7 +629,7 @@ fn a_stop_answers_the_streams_that_cross_its_goaway() {
     assert_eq!(first[..4], [0x7f, 0xff, 0xff, 0xff], "it leaves out no stream yet");
     let (.., ping) = raw.next(&[6]).unwrap();
     // The first request comes from a client that has not yet read these frames. The request after
-    // the ping comes from one that ignores them.
+    // the ping comes from a client that ignores them.
     raw.headers(1, true, &GET);
     raw.frame(6, 1, 0, &ping);
     raw.headers(3, true, &GET);
@@ -682,7 +682,7 @@ fn a_stop_gives_up_streams_that_do_not_arrive() {
         while trickling.next(&[]).is_some() {}
         while silent.next(&[]).is_some() {}
         assert!(since.elapsed() < Duration::from_secs(5), "they end after {:?}", since.elapsed());
-        // Accepted requests are not given up together with the others.
+        // Requests that were already accepted are not given up with the others.
         server.fake.permits.add_permits(1);
         call.join().unwrap()
     });

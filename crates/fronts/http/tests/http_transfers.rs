@@ -1,5 +1,5 @@
-//! The HTTP front with clients that follow the rules or disconnect: kept connections, bodies that
-//! stream in both directions in bounded memory, time limits, and HTTP/2.
+//! Tests the HTTP front with clients that follow the rules or disconnect: kept connections, bodies
+//! that stream in both directions in bounded memory, time limits, and HTTP/2.
 
 #![allow(clippy::unwrap_used)]
 
@@ -361,7 +361,7 @@ fn a_client_that_ends_its_side_still_gets_its_answer() {
         assert!(client.is_over(), "{n}");
     }
     assert_eq!(server.fake.state.cancelled.load(Ordering::SeqCst), 0);
-    // If the client ends its side first, a long answer is still sent to its end.
+    // Even if the client ends its side first, a long answer is sent to its end.
     let mut client = server.client();
     client.send("GET /stream?n=20000000 HTTP/1.1\r\nHost: a\r\n\r\n");
     client.stream.shutdown(std::net::Shutdown::Write).unwrap();

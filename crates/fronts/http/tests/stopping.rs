@@ -1,4 +1,4 @@
-//! A front that stops still answers requests that had reached its machine before.
+//! A stopping front still answers requests that had reached its machine before it began to stop.
 
 #![allow(clippy::unwrap_used)]
 

@@ -4,8 +4,8 @@
 //! The task is on the data path and polls the invocations of its messages itself, so that no other
 //! thread or task is woken for a message. Running messages continue while the broker is
 //! unreachable. A reply is written before the acknowledgement of its message, on the same
-//! connection. A broker that has received the acknowledgement has therefore received the reply, so
-//! replies need no state of their own.
+//! connection. So a broker that has received the acknowledgement has also received the reply, and
+//! replies need no separate state.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -39,8 +39,8 @@ use crate::session::{Arrival, Session};
 use crate::settings::Settings;
 use crate::state::{Problem, Shared, State};
 
-/// How many seconds a broker keeps a persistent session (MQTT 5) while the node is disconnected. A
-/// session that is never ended, because the node was discarded, must not fill the broker for ever.
+/// How many seconds a broker keeps a persistent session (MQTT 5) while the node is disconnected. If
+/// the node is discarded, nobody ends its session, which must not occupy the broker forever.
 const SESSION_EXPIRY_S: u32 = 7 * 24 * 3600;
 /// The most bytes of messages that are held at once. Further messages wait in the broker.
 const HELD_BYTES_MAX: usize = 8 << 20;
@@ -169,7 +169,7 @@ impl<I: Invoker> Client<I> {
                     if self.end_session().await {
                         return;
                     }
-                    // The function has been deployed again meanwhile.
+                    // Meanwhile, the function has been deployed again.
                     continue;
                 }
             }
@@ -613,8 +613,8 @@ impl<I: Invoker> Client<I> {
             if is_due {
                 self.answer(id, qos, reply);
             } else if let Some(reply) = reply {
-                // The broker does not expect an acknowledgement any more, but someone may still
-                // wait for the reply.
+                // The broker no longer expects an acknowledgement, but someone may still wait for
+                // the reply.
                 self.answer(0, 0, Some(reply));
             }
         }
@@ -668,7 +668,7 @@ impl<I: Invoker> Client<I> {
                 biased;
                 _ = orders.changed() => return false,
                 ended = attempt => if matches!(ended, Ok(Ok(()))) {
-                    // An order that arrived at this very moment must not be lost.
+                    // An order that arrives at this very moment must not be lost.
                     return !self.orders.has_changed().unwrap_or(false);
                 },
             }

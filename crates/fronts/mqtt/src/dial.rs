@@ -30,7 +30,7 @@ pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(60);
 pub(crate) const STABLE: Duration = Duration::from_secs(10);
 /// A lasting problem is logged at most once in this time.
 pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
-/// The bytes that a packet may have in addition to the largest body, for its topic and properties.
+/// The bytes that a packet may have for its topic and properties, in addition to the largest body.
 pub(crate) const PACKET_EXTRA_BYTES: usize = 64 << 10;
 
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -84,7 +84,7 @@ fn local_address(broker: &Broker) -> Option<SocketAddr> {
 }
 
 /// The addresses of a broker to which a node may connect. Link-local addresses are left out:
-/// machines find their metadata there, in a cloud also credentials, and no broker has such an
+/// machines find their metadata there (in a cloud, even credentials), and no broker has such an
 /// address.
 fn permitted(found: impl Iterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, Problem> {
     let (closed, open): (Vec<_>, Vec<_>) = found.partition(|address| is_link_local(address.ip()));
@@ -118,7 +118,8 @@ pub(crate) async fn open(host: &dyn Host, connection: &Connection) -> Result<Ope
     let opening = async {
         let stream = match local_address(&broker).filter(|_| is_local) {
             // The broker limits the connections of each address. The node uses its own address, so
-            // that its connections do not compete with those of other programs on this machine.
+            // that its connections are not counted together with those of other programs on this
+            // machine.
             Some(to) => {
                 let socket = TcpSocket::new_v4()?;
                 socket.bind(NODE_ADDRESS)?;

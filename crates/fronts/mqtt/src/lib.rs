@@ -137,7 +137,7 @@ impl<I: Invoker> Triggers<I> {
             hash.update(part.as_bytes());
             hash.update([0]);
         }
-        // A client id of up to 23 letters and digits is accepted by every broker.
+        // Every broker accepts a client id of up to 23 letters and digits.
         let text = Base32Unpadded::encode_string(&hash.finalize());
         let client_id = format!("mote{}", &text[..19]);
         let function = function.clone();
@@ -167,7 +167,7 @@ impl<I: Invoker> Triggers<I> {
         list
     }
 
-    /// Stops all triggers. No further messages begin, the running ones are finished and
+    /// Stops all triggers. No further messages begin to run, the running ones are finished and
     /// acknowledged, and the sessions stay at the broker. Takes at most `grace`.
     pub async fn stop(&self, grace: Duration) {
         let all: Vec<_> = self.running.lock().drain().flat_map(|(_, running)| running).collect();

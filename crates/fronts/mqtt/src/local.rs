@@ -21,7 +21,8 @@ use crate::host::Local;
 
 /// The user name of the node, which `mote-broker` knows.
 const USER: &str = "mote-node";
-/// How long the broker may take before it accepts connections. It first reads all its sessions.
+/// How long the broker may take before it accepts connections. Before that, it reads all its
+/// sessions.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
 /// The bytes at the beginning of a message with certificates, with the list of namespaces, and with
 /// the name of a deleted namespace.
@@ -72,8 +73,8 @@ struct Ports {
     own: u16,
     /// The port of the TLS listener, if there is one.
     tls: Option<u16>,
-    /// Whether the broker has received the namespaces, which then divide the space for retained
-    /// messages.
+    /// Whether the broker has received the namespaces, among which it then divides the space for
+    /// retained messages.
     divides_kept: bool,
 }
 
@@ -103,7 +104,7 @@ impl LocalBroker {
     }
 
     /// Tells the broker to remove the retained messages of a namespace. If the broker does not run,
-    /// it does so after its next start.
+    /// it removes them after its next start.
     pub fn forget(&self, namespace: &str) {
         let _ = self.deleted.send(namespace.to_owned());
     }
@@ -171,9 +172,9 @@ impl Companion for Broker {
     fn command(&mut self) -> io::Result<Command> {
         let mut command = supervision::command(Role::Broker, &self.settings.folder);
         command
-            // Without a fixed threshold, the allocator raises the threshold with each large message
-            // that is freed, and keeps the holes. The process would then reach its memory limit
-            // with only half of its memory in use.
+            // Without this setting, the allocator raises its threshold with each large message that
+            // is freed, and keeps the holes. The process would then reach its memory limit with
+            // only half of its memory in use.
             .env("MALLOC_MMAP_THRESHOLD_", "32768")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -228,7 +229,7 @@ async fn serve(
     let mut answer = String::new();
     let mut output = BufReader::new(output).take(LINE_BYTES_MAX);
     let starting = async {
-        // A write error is ignored, because the status of a process that ends at once says more.
+        // A write error is ignored, because the exit status of the process says more.
         let _ = input.write_all(line.as_bytes()).await;
         if let Some(tls) = &mut settings.tls {
             hand_over(tls, &mut input).await;
@@ -288,8 +289,8 @@ async fn serve(
     }
 }
 
-/// Writes the current certificates. Write errors are ignored, because the status of a process that
-/// has ended is reported elsewhere.
+/// Writes the current certificates. Write errors are ignored, because the exit status of the
+/// process is reported elsewhere.
 async fn hand_over(tls: &mut LocalTls, input: &mut ChildStdin) {
     tls.changes.borrow_and_update();
     let _ = input.write_all(CERTIFICATES).await;
@@ -303,8 +304,8 @@ async fn tell_namespaces(namespaces: &LocalNamespaces, input: &mut ChildStdin) -
     are_some
 }
 
-/// Writes a message of this kind. Write errors are ignored, because the status of a process that
-/// has ended is reported elsewhere.
+/// Writes a message of this kind. Write errors are ignored, because the exit status of the process
+/// is reported elsewhere.
 async fn tell(kind: &[u8], text: &str, input: &mut ChildStdin) {
     let length = u32::try_from(text.len()).unwrap_or(0).to_be_bytes();
     let _ = input.write_all(&[kind, &length, text.as_bytes()].concat()).await;
@@ -316,7 +317,7 @@ fn list(namespaces: &LocalNamespaces) -> (String, bool) {
     (format!("[{}]", names.join(",")), !names.is_empty())
 }
 
-/// Waits for a change. Without a source of changes, waits for ever.
+/// Waits for a change. Without a source of changes, waits forever.
 async fn changed(changes: Option<&mut watch::Receiver<()>>) {
     let is_there = match changes {
         Some(changes) => changes.changed().await.is_ok(),

@@ -110,10 +110,10 @@ pub fn idempotency_key(message: &Publish) -> Option<&str> {
 /// The topic to which the answer to a message is published: the message's response topic, or
 /// otherwise the `reply` of the trigger.
 ///
-/// At the node's own broker, the node may publish anywhere. A publisher must not be able to make
-/// the node write to a topic that is closed to the publisher. A response topic therefore counts
-/// only if `allowed` says that the function may publish to it. Otherwise the message is answered as
-/// if it had no response topic.
+/// At the node's own broker, the node may publish anywhere. But a publisher must not be able to
+/// make the node write to a topic to which the publisher itself may not publish. So a response
+/// topic counts only if `allowed` says that the function may publish to it. Otherwise the message
+/// is answered as if it had no response topic.
 pub fn reply_to(
     trigger: &MqttTrigger,
     message: &Publish,
@@ -129,7 +129,7 @@ pub fn reply_to(
     reply_topic(trigger.reply.as_deref()?, &trigger.filter, &message.topic)
 }
 
-/// The response topic of a message, if no answer may be published to it.
+/// The response topic of a message, if the function may not publish an answer to it.
 pub fn refused_topic<'a>(
     trigger: &MqttTrigger,
     message: &'a Publish,
@@ -205,8 +205,8 @@ pub fn after_status(status: u16) -> Next {
     }
 }
 
-/// What to do after this fault. A function that does not start is not the fault of the message, so
-/// such a message is not given up.
+/// What to do after this fault. If a function does not start, the message is not to blame, so it is
+/// not given up.
 pub fn after_fault(fault: &Fault) -> Next {
     match fault {
         Fault::NoSuchFunction | Fault::Stopping => Next::Leave,
@@ -296,7 +296,7 @@ mod tests {
         let user = [("status", "200"), ("id", "1"), ("subject", "grün x")];
         assert_eq!(event.user, user.map(|(name, value)| (name.to_owned(), value.to_owned())));
         // If nothing may be published to the response topic, the answer goes where it would go
-        // without one.
+        // without a response topic.
         message.response_topic = Some("me/#".into());
         let other = answer(&message, 200, "x").unwrap();
         assert_eq!(

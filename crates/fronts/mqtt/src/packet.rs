@@ -1,8 +1,8 @@
 //! The packets of MQTT 3.1.1 and 5, as a client sends and receives them.
 //!
-//! This module knows neither sockets nor time. Reading never allocates more bytes than the packet
-//! has, and refuses packets that the standards call malformed. Payloads are slices of the bytes
-//! that were read.
+//! This module knows neither sockets nor time. The reader never allocates more bytes than the
+//! packet has, and refuses packets that the standards call malformed. Payloads are slices of the
+//! bytes that were read.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use mote_spec::mqtt::MqttVersion;
@@ -100,7 +100,7 @@ pub enum Read {
     },
 }
 
-/// Reads the next packet from `buffer` and removes it. Of a message whose packet is longer than
+/// Reads the next packet from `buffer` and removes it. If the packet of a message is longer than
 /// `bytes_max`, only the head is read.
 pub fn read(
     buffer: &mut BytesMut,

@@ -50,8 +50,9 @@ const WINDOW_MAX: usize = 64;
 const UNWRITTEN_BYTES_MAX: usize = 1 << 20;
 /// How many seconds a broker keeps the session after a connection broke.
 const SESSION_EXPIRY_S: u32 = 300;
-/// Some brokers end the connection instead of refusing a message. If the connection ended this
-/// often after a message, the message is not sent again, so that the other messages get their turn.
+/// Some brokers end the connection instead of refusing a message. If the connection has ended this
+/// often after the same message, that message is not sent again, so that the other messages get
+/// their turn.
 const CUTS_MAX: u32 = 3;
 
 /// The topic prefix with which the node asks `mote-broker` whether it would retain a message for
@@ -136,7 +137,7 @@ impl Publisher {
         let job = Job { message: to_packet(message), deadline, cuts: 0, answer, _held: held };
         let mut links = self.0.links.lock();
         if let Some(link) = links.get(&connection) {
-            // Before a task drops its receiver, it removes its sender under this lock, so this send
+            // A task removes its sender under this lock before it drops the receiver, so this send
             // succeeds.
             let _ = link.send(job);
             return Ok(answered);
@@ -184,8 +185,8 @@ impl Publish for Publisher {
 }
 
 impl Publisher {
-    /// The question for the node's own broker before a message with retain, if the node has
-    /// namespaces. The question is a message for the topic with the prefix [`ASK_TO_KEEP`]. The
+    /// If the node has namespaces: the question that precedes a message with retain to the node's
+    /// own broker. The question is a message for the topic with the prefix [`ASK_TO_KEEP`]. The
     /// broker refuses it if the namespace has used up its share.
     fn question(&self, message: &Message) -> Option<Message> {
         if !message.retain || message.payload.is_empty() {
@@ -252,7 +253,7 @@ struct Link {
 
 struct Sent {
     job: Job,
-    /// Whether the broker has the message and the task has sent PUBREL.
+    /// Whether the broker has received the message and the task has sent PUBREL.
     is_released: bool,
 }
 
@@ -342,8 +343,8 @@ impl Link {
         true
     }
 
-    /// Does `work` while messages arrive and expire. Ends early when all messages have expired or
-    /// the node stops.
+    /// Does `work` while messages arrive and expire. Ends early if all messages have expired or the
+    /// node stops.
     async fn meanwhile(&mut self, work: impl Future<Output = ()>) {
         let mut work = std::pin::pin!(work);
         loop {

@@ -110,7 +110,7 @@ pub(crate) fn jitter(host: &dyn Host, time: Duration) -> Duration {
 
 enum Answer {
     Done(Option<Publish>),
-    /// A status that is not an answer to the message, and the pause for which the function asks.
+    /// A status that is not an answer to the message, and the pause that the function asks for.
     Status(u16, Option<Duration>),
 }
 

@@ -1,10 +1,10 @@
 //! Tracks messages between their arrival and their acknowledgement, over several connections.
 //!
 //! If the broker has not received an acknowledgement, it sends the message again on the session's
-//! next connection, with the same packet id. [`Session`] recognises such a message. If it still
-//! runs, it is not run again, and if it has run, it is acknowledged. Messages are recognised by
-//! packet id and content, because a broker that has lost its state may reuse an id for another
-//! message.
+//! next connection, with the same packet id. [`Session`] recognises such a message. If the message
+//! is still running, it is not run again. If it has already run, it is acknowledged. Messages are
+//! recognised by packet id and content, because a broker that has lost its state may reuse an id
+//! for another message.
 //!
 //! The state is in memory. After a crash of the node, every unacknowledged message runs again.
 

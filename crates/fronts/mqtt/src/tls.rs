@@ -41,8 +41,8 @@ pub(crate) async fn connect(
         .map_err(|error| problem(&error).unwrap_or_else(|| Problem::Unreachable(error.to_string())))
 }
 
-/// Returns the problem if TLS is the reason for the error. A broker refuses a client's certificate
-/// only after the client's part of the handshake is complete, so this error can also come from a
+/// If TLS is the reason for the error, returns the problem. A broker refuses a client's certificate
+/// only after the client's part of the handshake is complete, so such an error can also come from a
 /// later read or write.
 pub(crate) fn problem(error: &std::io::Error) -> Option<Problem> {
     let inner = error.get_ref()?.downcast_ref::<Error>()?;

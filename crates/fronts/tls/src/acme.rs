@@ -1,8 +1,8 @@
 //! Certificates that the program `mote-acme` orders from an authority (ACME, RFC 8555), and the
 //! answers to the authority's challenges.
 //!
-//! The program and the node share a folder. The program writes certificates and answers into it,
-//! and the node reads them.
+//! The program and the node share a folder. The program writes certificates and answers to the
+//! folder, and the node reads them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -39,8 +39,8 @@ pub struct Acme {
     folder: PathBuf,
     /// The arguments of the program.
     words: Vec<OsString>,
-    /// Whether the program is running. While it is not, no authority has challenges, so the node
-    /// looks for no file.
+    /// Whether the program is running. While the program is not running, no authority sends
+    /// challenges, so the node does not look for files.
     runs: AtomicBool,
 }
 
@@ -49,7 +49,7 @@ impl Acme {
     /// user `uid`. `order` is the part of the program's arguments that says what to order. Fails if
     /// the program is not installed. Blocks.
     pub fn open(folder: PathBuf, uid: u32, order: Vec<OsString>) -> io::Result<Self> {
-        // A file that cannot be read now means that the settings are wrong.
+        // If a file cannot be read now, the settings are wrong.
         for (flag, value) in order.iter().zip(order.iter().skip(1)) {
             let of_setting = [("--ca", "acme_ca"), ("--external-account", "acme_external_account")];
             let setting = of_setting.into_iter().find(|(word, _)| flag == word);
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::Certificates;
 
-    /// A folder with an ordered certificate. The node's own folder in it is missing.
+    /// A folder with an ordered certificate, but without the node's own folder.
     fn ordered() -> (tempfile::TempDir, Arc<Acme>) {
         let place = tempfile::tempdir().expect("a folder");
         let folder = place.path().join("acme");
@@ -195,7 +195,7 @@ mod tests {
     fn what_was_ordered_is_used_next_to_the_own_certificate() {
         let (place, acme) = ordered();
         assert_eq!(open(&place, &acme), (2, String::new()));
-        // Whatever the program puts into the folder, the node starts and reports the fault.
+        // Whatever the program has put into the folder, the node starts, and reports the fault.
         let key = acme.folder.join("a/privkey.pem");
         fs::rename(&key, place.path().join("key")).expect("moved");
         for (made, expected) in [

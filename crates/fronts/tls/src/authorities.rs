@@ -25,9 +25,8 @@ use crate::unusable::{Unusable, bad_pem, unusable};
 
 /// The largest file of authorities, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-/// The log reports refused certificates with the same names at most once in this pause. The next
-/// two numbers are the most such lines in one pause, and the most characters of the names in one
-/// line.
+/// Refused certificates with the same names are logged at most once in this time. The next two
+/// numbers limit such lines in this time, and the characters of the names in one line.
 const PAUSE: Duration = Duration::from_secs(60);
 const LINES_MAX: usize = 16;
 const NAMES_SHOWN_MAX: usize = 200;
@@ -126,7 +125,7 @@ impl ClientAuthorities {
         );
     }
 
-    /// Whether the log has not yet reported these names in this pause and has room for another
+    /// Whether these names have not been logged in this pause yet and the log has room for another
     /// line.
     fn is_news(&self, names: &str) -> bool {
         let mut told = self.told.lock();
@@ -210,10 +209,10 @@ fn parse(
 }
 
 /// Whether a certificate belongs to someone who may not sign certificates. webpki accepts every
-/// certificate in the file as an authority, so a client whose certificate is in the file could
-/// otherwise give itself any name.
+/// certificate in the file as an authority. Without this check, a client whose certificate is in
+/// the file could give itself any name.
 fn is_of_no_authority(certificate: &CertificateDer<'_>, provider: &CryptoProvider) -> bool {
-    // Certificates of version 1 cannot carry this information and are not checked here.
+    // Version 1 certificates cannot carry this information, so they are not checked here.
     let (Ok(anchor), Ok(client)) =
         (webpki::anchor_from_trusted_cert(certificate), EndEntityCert::try_from(certificate))
     else {
@@ -224,8 +223,8 @@ fn is_of_no_authority(certificate: &CertificateDer<'_>, provider: &CryptoProvide
     let anchors = [anchor];
     let now = UnixTime::now();
     let as_client = client.verify_for_usage(known, &anchors, &[], now, usage, None, None);
-    // An expired or not yet valid certificate fails before the check of what it may sign, so these
-    // errors prove nothing.
+    // If a certificate has expired or is not yet valid, it fails before the check of what it may
+    // sign, so these errors prove nothing.
     !matches!(
         as_client.err(),
         Some(
@@ -241,8 +240,9 @@ impl ClientCertVerifier for ClientAuthorities {
         false
     }
 
-    /// The server names no authorities, so a client may offer any of its certificates. The file may
-    /// change and then name other authorities.
+    /// The server names no authorities in the handshake, so a client may offer any of its
+    /// certificates. A list could become outdated, because the file may change and then name other
+    /// authorities.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -281,9 +281,9 @@ impl ClientCertVerifier for ClientAuthorities {
 }
 
 /// The names in a certificate, in this order: the common name of its subject, its DNS names, and
-/// its URIs (`subjectAltName`, RFC 5280, 4.2.1.6). Only names of 1 to 256 visible ASCII characters,
-/// with spaces only inside, are returned, because the languages of functions read other bytes in
-/// different ways.
+/// its URIs (`subjectAltName`, RFC 5280, 4.2.1.6). Returns only names of 1 to 256 visible ASCII
+/// characters, which may have spaces between them. Other bytes are left out, because the languages of
+/// functions read them in different ways.
 pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
     let common = common_name(certificate.subject()).into_iter();

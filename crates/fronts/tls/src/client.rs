@@ -97,7 +97,8 @@ impl Connector {
                 let mut roots = RootCertStore::empty();
                 roots.add_parsable_certificates(found.certs);
                 if roots.is_empty() {
-                    // No certificate can be trusted. The error of each connection says what to do.
+                    // No certificate can be trusted. The error of each connection says how to
+                    // change that.
                     Kind::Nobody
                 } else {
                     Kind::Authorities(verifier(roots, &provider)?)

@@ -2,10 +2,10 @@
 //! companion program that speaks TLS in place of the node.
 //!
 //! The node writes a message to the program's standard input when the program starts and after each
-//! change. No key is therefore in an argument, a variable or a file of the program. A message
-//! consists of its length in four bytes and of parts, each of which also begins with its length.
-//! The first part holds the authorities (empty if there are none). One part for each certificate
-//! follows, and consists of the private key and the chain as parts.
+//! change, so no key is in an argument, a variable or a file of the program. A message consists of
+//! its length in four bytes and of parts, each of which also begins with its length. The first part
+//! holds the authorities (empty if there are none). One part for each certificate follows, and
+//! consists of the private key and the chain as parts.
 
 use std::io::{self, Read};
 use std::sync::Arc;

@@ -70,7 +70,7 @@ pub struct Certificates {
     /// In the order in which they are tried. The first one is for clients that name no host. Never
     /// empty.
     loaded: RwLock<Arc<[Loaded]>>,
-    /// Notifies everyone who has handed certificates or authorities over that they have changed.
+    /// Notifies all tasks that hand over certificates or authorities that these have changed.
     changes: watch::Sender<()>,
     /// Whether the log has named a client that is too old. Anyone can cause such a line, so it is
     /// written only once.
@@ -115,7 +115,7 @@ impl Certificates {
     ) -> Result<(Self, Vec<Unusable>), Unusable> {
         let provider = Arc::new(ring::default_provider());
         let (mut pairs, mut faults) = files::find(folder, acme.as_deref())?;
-        // An ordered certificate may be unusable, so it does not count here.
+        // Ordered certificates do not count here, because they may be unusable.
         let is_here = |path: &Path| path.starts_with(folder);
         let none = !pairs.iter().any(|pair| is_here(&pair.chain))
             && !faults.iter().any(|fault| is_here(&fault.path));
@@ -271,7 +271,7 @@ impl ResolvesServerCert for Certificates {
 }
 
 impl Certificates {
-    /// What an old client lacks, if that keeps it from connecting.
+    /// The feature that an old client lacks, if this keeps the client from connecting.
     fn lacks(&self, hello: &ClientHello<'_>, key: &CertifiedKey) -> Option<&'static str> {
         let known = self.provider.cipher_suites.iter().map(|suite| suite.suite());
         if !known.into_iter().any(|suite| hello.cipher_suites().contains(&suite)) {
@@ -515,7 +515,8 @@ mod tests {
             assert!(faults.is_empty(), "{faults:?}");
             assert_eq!(found.first().1, certificates.first().1);
         }
-        // Reading the first file would never end, and reading the second would use much memory.
+        // Reading the first file would never end, and reading the second one would use too much
+        // memory.
         std::os::unix::fs::symlink("/dev/zero", live.join("zero.crt")).unwrap();
         fs::write(live.join("zero.key"), "").unwrap();
         fs::File::create(live.join("long.pem"))

@@ -53,7 +53,7 @@ impl Acceptor {
     }
 
     /// Waits for the first byte of a client, and for the handshake if that byte begins one. A
-    /// handshake may hold up to 64 KiB, so it needs a place. `place` returns `None` if none is
+    /// handshake may hold up to 64 KiB, so it needs a place. `place` returns `None` if no place is
     /// free. The future of a place resolves when the handshake has to end to make room for others.
     pub async fn accept<P: Future<Output = ()>>(
         &self,

@@ -79,8 +79,8 @@ const COLUMNS: [Column; 14] = [
 ];
 
 /// The number of invocations that were neither answered nor refused, because their deadline passed
-/// while they waited. Invocations that the simulator lost are included, so that a defect of the
-/// simulator shows.
+/// while they waited. Invocations that the simulator lost are included, so that a defect in the
+/// simulator becomes visible.
 fn lost(report: &Report) -> u64 {
     report.expired + report.lost
 }

@@ -1,11 +1,10 @@
 //! The scaling experiments of published studies, under a virtual clock.
 //!
-//! The papers are A = Li et al., "Analyzing Open-Source Serverless Platforms: Characteristics and
-//! Performance", 2021, and its slides of 2019; and B = Kjorveziroski and Filiposka, "Kubernetes
-//! Distributions for the Edge", J Supercomput 2022, with the data of
-//! korvoj/k8s-distributions-iot-edge. If a paper does not state a value, the value is chosen so
-//! that the simulation gives the published numbers of the paper's platform, and a comment here says
-//! so.
+//! A is Li et al., "Analyzing Open-Source Serverless Platforms: Characteristics and Performance",
+//! 2021, with its slides from 2019. B is Kjorveziroski and Filiposka, "Kubernetes Distributions for
+//! the Edge", J Supercomput 2022, with the data in korvoj/k8s-distributions-iot-edge. If a paper
+//! does not state a value, the value is chosen so that the simulation gives the published numbers
+//! of the paper's platform, and a comment here says so.
 
 use mote_spec::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings, Policy};
 

@@ -94,7 +94,7 @@ impl pool::Instance for Instance {
         true
     }
 
-    // Nothing to do: the simulation learns from the orders of a look which instances exit.
+    // Nothing to do: the orders of a look tell the simulation which instances exit.
     fn ask_to_exit(&mut self) {}
 
     fn kill(&mut self) {}

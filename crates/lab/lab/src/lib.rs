@@ -17,7 +17,7 @@
 //!
 //! The files:
 //!
-//! - `simulation.rs`, `scaling.rs`: the loop of events, and the orders of the pool
+//! - `simulation.rs`, `scaling.rs`: the event loop, and the pool's orders
 //! - `families.rs`, `experiments.rs`, `trace.rs`: demand
 //! - `report.rs`, `comparison.rs`, `plot.rs`: results
 

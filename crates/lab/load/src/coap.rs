@@ -1,6 +1,6 @@
 //! CoAP. Each client has its own port and at most one confirmable request under way, which is
-//! retransmitted as RFC 7252 (4.2) specifies. Block-wise transfer is not supported: of an answer in
-//! blocks, only the first block counts.
+//! retransmitted as RFC 7252 (4.2) specifies. Block-wise transfer is not supported: if an answer
+//! arrives in blocks, only the first block counts.
 
 mod message;
 

@@ -15,8 +15,8 @@ pub struct Ratio {
     pub after: Option<f64>,
     /// `after` divided by `before`.
     pub ratio: Option<f64>,
-    /// The interval that contains the ratio with about 95 % confidence. It is rather too wide than
-    /// too narrow.
+    /// The interval that contains the ratio with about 95 % confidence. It is more likely too wide
+    /// than too narrow.
     pub interval: Option<[f64; 2]>,
 }
 
@@ -31,7 +31,7 @@ impl Ratio {
         Self { name, before, after, ratio, interval }
     }
 
-    /// Whether the difference is larger than chance explains.
+    /// Whether the difference is larger than chance would explain.
     pub fn is_clear(&self) -> bool {
         self.interval.is_some_and(|[low, high]| low > 1.0 || high < 1.0)
     }

@@ -134,7 +134,7 @@ impl<W: Wire> Driver<'_, W> {
         done.at
     }
 
-    /// Gives up operations whose time limit has passed. Returns `true` if a client became free.
+    /// Gives up operations whose time limit has passed. Returns `true` if this freed a client.
     fn give_up_late(&mut self, now: Nanos) -> bool {
         let mut found = false;
         for client in 0..self.under_way.len() {

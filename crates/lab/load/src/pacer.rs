@@ -19,7 +19,7 @@ pub struct Pacer {
     load: Load,
     started: Nanos,
     measured_from: Nanos,
-    /// All intended times are earlier than this.
+    /// All intended times are earlier than this time.
     until: Nanos,
     /// For a closed loop: how many measured operations each client must still make.
     left: Vec<u64>,

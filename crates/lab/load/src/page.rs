@@ -48,7 +48,7 @@ pub fn html(report: &Report, heading: &str, table: &str) -> Result<String, Strin
     ))
 }
 
-/// The cumulative distribution in percent, without the slowest thousandth.
+/// The cumulative distribution in percent, without the slowest thousandth of the answers.
 fn shares(report: &Report) -> Points {
     let mut seen = 0;
     let mut points = vec![(0.0, 0.0)];

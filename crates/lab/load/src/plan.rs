@@ -31,7 +31,8 @@ pub enum Limit {
     /// After this number of measured operations, which counts for each client in a closed loop and
     /// for all clients together in an open loop.
     Operations(u64),
-    /// After this time. No operation has an intended time later than this after the warm-up.
+    /// After this time, counted from the end of the warm-up. No operation has a later intended
+    /// time.
     Duration(Duration),
 }
 

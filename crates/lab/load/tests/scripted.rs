@@ -122,8 +122,8 @@ fn the_warm_up_is_made_and_not_counted() {
 #[test]
 fn a_stall_counts_for_everything_that_was_due_meanwhile() {
     let limit = Limit::Duration(Duration::from_secs(10));
-    // The first run has enough clients to send every operation that is due. The second has one
-    // client, which cannot do so. The schedule is the same, and the one client needs a tenth of a
+    // The first run has enough clients to send every operation that is due. The second run has only
+    // one client, which cannot. The schedule is the same, and the single client needs a tenth of a
     // second to catch up.
     for clients in [200, 1] {
         let plan = plan(Load::Open { rate: 100.0 }, clients, limit);

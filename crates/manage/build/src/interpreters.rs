@@ -1,4 +1,5 @@
-//! Finds Python, Node and Go on this machine, and the folders that a sandbox must show for them.
+//! Finds Python, Node, Bun, Deno, Go and `mote-wasm` on this machine, and the folders that a sandbox must show
+//! for them.
 //!
 //! This module must not know functions, sandboxes or the engine.
 
@@ -11,7 +12,11 @@ use tokio::process::Command;
 /// The oldest versions on which the shims run.
 const PYTHON_MIN: (u32, u32) = (3, 9);
 const NODE_MIN: (u32, u32) = (18, 0);
+const BUN_MIN: (u32, u32) = (1, 3);
+const DENO_MIN: (u32, u32) = (2, 9);
 const GO_MIN: (u32, u32) = (1, 21);
+/// The program that compiles and runs WebAssembly.
+const WASM: &str = "mote-wasm";
 /// An interpreter that has not printed its version within this time is not used. A small board that
 /// has just started and reads Node from its card needs more than 10 s.
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,7 +30,8 @@ pub struct Interpreter {
     pub program: PathBuf,
     /// For example `3.11.2`.
     pub version: String,
-    /// The folder in which the interpreter is installed.
+    /// The folder in which the interpreter is installed, or the program itself if it needs no other
+    /// file.
     pub prefix: PathBuf,
 }
 
@@ -34,9 +40,16 @@ pub struct Interpreter {
 pub struct Found {
     pub python: Result<Interpreter, String>,
     pub node: Result<Interpreter, String>,
+    /// Bun and Deno consist of one file each. Sandboxes show this file and not its folder, which may
+    /// contain other programs.
+    pub bun: Result<Interpreter, String>,
+    pub deno: Result<Interpreter, String>,
     /// Go only builds functions and does not run them, so the sandboxes of functions do not show
     /// it.
     pub go: Result<Interpreter, String>,
+    /// `mote-wasm`, which compiles and runs WebAssembly. The version is that of its engine. The
+    /// node shows the program itself in sandboxes, so its folder does not matter.
+    pub wasm: Result<Interpreter, String>,
 }
 
 #[derive(Deserialize)]
@@ -46,7 +59,7 @@ struct Facts {
     prefix: PathBuf,
 }
 
-/// Asks `python3`, `node` and `go` on `PATH` for their versions. Takes as long as the slowest of
+/// Asks `python3`, `node`, `bun`, `deno`, `go` and `mote-wasm` for their versions. Takes as long as the slowest of
 /// them needs to start.
 pub async fn find() -> Found {
     let python = ask(
@@ -70,8 +83,31 @@ pub async fn find() -> Found {
         ],
         NODE_MIN,
     );
-    let (python, node, go) = tokio::join!(python, node, go());
-    Found { python, node, go }
+    // Both consist of one file. The settings that Bun finds in the current folder are not read.
+    let bun = ask(
+        "bun",
+        &[
+            "--config=/dev/null",
+            "--no-env-file",
+            "-p",
+            "const program = fs.realpathSync(process.execPath); JSON.stringify({program, version: \
+             Bun.version, prefix: program})",
+        ],
+        BUN_MIN,
+    );
+    let deno = ask(
+        "deno",
+        &[
+            "eval",
+            "--no-config",
+            "--no-lock",
+            "const program = Deno.realPathSync(Deno.execPath()); console.log(JSON.stringify({program, \
+             version: Deno.version.deno, prefix: program}))",
+        ],
+        DENO_MIN,
+    );
+    let (python, node, bun, deno, go, wasm) = tokio::join!(python, node, bun, deno, go(), wasm());
+    Found { python, node, bun, deno, go, wasm }
 }
 
 #[derive(Deserialize)]
@@ -89,6 +125,34 @@ async fn go() -> Result<Interpreter, String> {
     let version = facts.version.trim_start_matches("go").to_owned();
     recent("go", &version, GO_MIN)?;
     Ok(Interpreter { program: facts.root.join("bin/go"), version, prefix: facts.root })
+}
+
+#[derive(Deserialize)]
+struct WasmFacts {
+    version: String,
+    engine: String,
+}
+
+/// Looks for `mote-wasm` next to this program, and then on `PATH`. It must have the version of this
+/// program, because both were tested together.
+async fn wasm() -> Result<Interpreter, String> {
+    let own = std::env::current_exe().ok();
+    let folder = own.as_deref().and_then(Path::parent).map(Path::to_owned);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let program = (folder.into_iter().chain(std::env::split_paths(&path)))
+        .map(|folder| folder.join(WASM))
+        .find(|program| program.is_file())
+        .ok_or_else(|| format!("{WASM} is not installed"))?;
+    let program = program.canonicalize().map_err(|error| format!("{WASM}: {error}"))?;
+    let text = output(&program.to_string_lossy(), &["--version"]).await?;
+    let facts: WasmFacts =
+        serde_json::from_slice(&text).map_err(|_| format!("{WASM} does not start"))?;
+    let own = env!("CARGO_PKG_VERSION");
+    if facts.version != own {
+        return Err(format!("{WASM} is version {}, but {own} is required", facts.version));
+    }
+    let prefix = program.parent().unwrap_or(Path::new("/")).to_owned();
+    Ok(Interpreter { program, version: facts.engine, prefix })
 }
 
 async fn ask(name: &str, args: &[&str], min: (u32, u32)) -> Result<Interpreter, String> {
@@ -132,9 +196,9 @@ fn version(text: &str) -> Option<(u32, u32)> {
 }
 
 impl Found {
-    /// Folders outside the system folders that sandboxes must show.
+    /// Folders and programs outside the system folders that sandboxes must show.
     pub fn prefixes(&self) -> Vec<PathBuf> {
-        [&self.python, &self.node]
+        [&self.python, &self.node, &self.bun, &self.deno]
             .into_iter()
             .flatten()
             .map(|interpreter| interpreter.prefix.clone())
@@ -145,7 +209,8 @@ impl Found {
     /// The value of `PATH` inside sandboxes.
     pub fn path(&self) -> String {
         let mut path = String::new();
-        for interpreter in [&self.python, &self.node].into_iter().flatten() {
+        let all = [&self.python, &self.node, &self.bun, &self.deno];
+        for interpreter in all.into_iter().flatten() {
             if let Some(folder) = interpreter.program.parent()
                 && !is_system(folder)
             {

@@ -38,6 +38,27 @@ sys.exit(not done)
 pub const NODE_SHIM: &str = "node/mote_shim.mjs";
 /// Starts Node's shim with the code that [`compile_node`] has compiled.
 pub const NODE_START: &str = "node/mote_start.cjs";
+/// The path of the file that starts Node's shim on Bun.
+pub const BUN_SHIM: &str = "node/mote_bun.mjs";
+/// Bun's options, which come before the path of the shim. Without the first, Bun downloads packages
+/// that it does not find; without the others, it reads settings from the current folder.
+pub const BUN_OPTIONS: [&str; 3] = ["--no-install", "--no-env-file", "--config=/dev/null"];
+/// The path of the file that starts Node's shim on Deno.
+pub const DENO_SHIM: &str = "node/mote_deno.mjs";
+/// Deno's options, which come before the path of the shim. The sandbox alone decides what a function
+/// may do, so Deno permits everything. Deno reads no settings, downloads nothing, and takes packages
+/// from `node_modules`. As in Node, a `.js` file without `import` and `export` is a CommonJS module.
+pub const DENO_OPTIONS: [&str; 9] = [
+    "run",
+    "--quiet",
+    "--allow-all",
+    "--no-config",
+    "--no-lock",
+    "--no-remote",
+    "--no-code-cache",
+    "--node-modules-dir=manual",
+    "--unstable-detect-cjs",
+];
 /// The file that names the interpreter that has compiled Node's shim.
 const NODE_COMPILED: &str = "node/compiled";
 /// The code that Node has compiled. Node does not notice if the code belongs to another text.
@@ -99,13 +120,22 @@ pub fn go() -> Files {
     Files::of(&GO)
 }
 
-/// Puts this program next to the shims under the name of the worker of chains, so that sandboxes
-/// can show it. This makes a hard link, or a copy if the data folder is on another file system. If
-/// the right file is already there, nothing changes. Blocks.
+/// Puts this program next to the shims under the name of the worker of chains; see [`put_program`].
 pub fn unpack_chain(data_dir: &Path) -> Result<(), String> {
-    let own = fs::metadata(OWN_PROGRAM).map_err(|error| format!("this program: {error}"))?;
-    let folder = data_dir.join("shims/chain");
-    let path = folder.join(Role::Chain.name());
+    put_program(Path::new(OWN_PROGRAM), &data_dir.join("shims/chain"), Role::Chain.name())
+}
+
+/// Puts the program that compiles and runs WebAssembly next to the shims; see [`put_program`].
+pub fn unpack_wasm(data_dir: &Path, program: &Path) -> Result<(), String> {
+    put_program(program, &data_dir.join("shims/wasm"), "mote-wasm")
+}
+
+/// Puts a program into a folder next to the shims, so that sandboxes can show it. This makes a hard
+/// link, or a copy if the data folder is on another file system. If the right file is already
+/// there, nothing changes. Blocks.
+fn put_program(program: &Path, folder: &Path, name: &str) -> Result<(), String> {
+    let own = fs::metadata(program).map_err(|error| format!("{name}: {error}"))?;
+    let path = folder.join(name);
     let same = |held: &fs::Metadata| {
         let is_linked = (held.dev(), held.ino()) == (own.dev(), own.ino());
         let is_newer = held.modified().ok() >= own.modified().ok();
@@ -115,8 +145,8 @@ pub fn unpack_chain(data_dir: &Path) -> Result<(), String> {
         return Ok(());
     }
     let put = || -> io::Result<()> {
-        fs::create_dir_all(&folder)?;
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+        fs::create_dir_all(folder)?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
         let fresh = path.with_extension("new");
         if fs::exists(&fresh)? {
             fs::remove_file(&fresh)?;
@@ -125,15 +155,13 @@ pub fn unpack_chain(data_dir: &Path) -> Result<(), String> {
         // such a file, it is copied, because a hard link would have the same mode.
         let is_executable = own.mode() & 0o555 == 0o555;
         let follow = AtFlags::SYMLINK_FOLLOW;
-        if !is_executable || linkat(CWD, OWN_PROGRAM, CWD, &fresh, follow).is_err() {
-            fs::copy(OWN_PROGRAM, &fresh)?;
+        if !is_executable || linkat(CWD, program, CWD, &fresh, follow).is_err() {
+            fs::copy(program, &fresh)?;
             fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))?;
         }
         fs::rename(&fresh, &path)
     };
-    put().map_err(|error| {
-        format!("cannot put the worker of chains into {}: {error}", folder.display())
-    })
+    put().map_err(|error| format!("cannot put {name} into {}: {error}", folder.display()))
 }
 
 /// Compiles the Python shim in `root`, the folder of the shims, with the interpreter that will run
@@ -201,12 +229,12 @@ pub fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
         }
         let folder = path.parent().unwrap_or(&root);
         fs::create_dir_all(folder)?;
-        // The shim has changed, so everything that was compiled from the previous shim is removed.
+        // The shim has changed, so all code compiled from the previous shim is removed.
         for compiled in [PYTHON_COMPILED, NODE_COMPILED, NODE_CODE] {
             let _ = fs::remove_file(root.join(compiled));
         }
-        // The new file is written under another name and then renamed, so that a node that already
-        // runs never reads a partial shim.
+        // The new file is written under another name and then renamed, so that a node that is
+        // already running never reads a partial shim.
         let fresh = path.with_extension("new");
         fs::write(&fresh, text)?;
         fs::set_permissions(&fresh, fs::Permissions::from_mode(0o644))?;
@@ -252,7 +280,7 @@ print(b'/mote/python/mote_worker.py' in open(path, 'rb').read())";
         };
         assert_eq!(asked(&root), "True\n");
         // The same interpreter does not compile the shim again. Another interpreter does, and so
-        // does the same one after a change of the shim.
+        // does the same interpreter after the shim has changed.
         let cached = root.join("python/__pycache__");
         for (version, changed, again) in
             [("1", false, false), ("2", false, true), ("2", true, true)]

@@ -1,4 +1,4 @@
-//! Reads chains, as far as a deploy has to understand them: which file is the chain, and which
+//! Reads the parts of chains that a deploy has to understand: which file is the chain, and which
 //! functions and topics its calls and messages reach. The program that runs chains (`mote-chain`)
 //! checks everything else before the revision receives traffic.
 
@@ -62,8 +62,8 @@ pub(super) fn allow(folder: &Folder, spec: &mut FunctionSpec) -> Result<(), Mist
     Ok(())
 }
 
-/// Returns filters for the topics to which a chain publishes. If an expression computes a topic, the
-/// topic must begin with a constant level. The error is a topic that does not.
+/// Returns filters for the topics to which a chain publishes. A topic that an expression computes
+/// must begin with a constant level. The error is a topic that does not.
 fn topics(document: &Value) -> Result<BTreeSet<String>, String> {
     let mut found = Ok(BTreeSet::new());
     collect(document, &mut |task| {

@@ -186,8 +186,8 @@ pub(super) fn is_of_parliament(source: &str) -> bool {
     by_framework(source).is_some_and(|(_, template)| template == "parliament")
 }
 
-/// Returns the platform and template of a function `main` with one argument. The imports of its file
-/// tell whether it was written for Fission's environment for FastAPI or for the first versions of
+/// Returns the platform and template of a function `main` with one argument. The imports of its
+/// file tell whether it was written for Fission's FastAPI environment or for the first versions of
 /// Knative's `func`.
 fn by_framework(source: &str) -> Option<(PlatformName, &'static str)> {
     let imports = |module: &str| {
@@ -300,7 +300,7 @@ pub(super) fn entry(
     if runtime == Runtime::Go {
         return golang::entry(folder, compat);
     }
-    let is_node = runtime == Runtime::Node;
+    let is_node = runtime.is_javascript();
     let candidates: &[&str] = match (compat, is_node) {
         (Platform::TinyFaas, false) => &["fn.py"],
         (Platform::OpenFaas, false) => &["handler.py"],
@@ -403,7 +403,8 @@ fn node_parameters(source: &str, target: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Returns the argument names of a function expression, or of the function whose name `value` contains.
+/// Returns the argument names of the function expression in `value`, or of the function that
+/// `value` names.
 fn arguments(source: &str, value: &str) -> Option<Vec<String>> {
     let value = value.strip_prefix("async").map_or(value, str::trim_start);
     if let Some(list) = value.strip_prefix('(') {

@@ -1,10 +1,11 @@
 //! Reads the manifests of other platforms: finds the file, recognises its platform, and takes over the
 //! keys that apply.
 //!
-//! For each platform, one reader below translates the manifest into a [`FunctionManifest`], the form
-//! that `mote.toml` also has. A note for each key names the key's origin. Keys that have no meaning on
-//! a node become warnings. Only the command line reads files; a node never parses YAML. A client of a
-//! platform's own API sends one JSON document to the node, and that document must not name a file.
+//! For each platform, one reader below translates the manifest into a [`FunctionManifest`], which
+//! is also the form of `mote.toml`. For each key, a note names its origin. Keys that have no
+//! meaning on a node become warnings. Only the command line reads files; a node never parses YAML.
+//! A client of a platform's own API sends one JSON document to the node, and that document must not
+//! name a file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,6 +35,8 @@ pub(super) mod packages;
 mod quantity;
 mod routes;
 mod schedules;
+mod spin;
+mod wasmcloud;
 
 pub use packages::Packages;
 pub use routes::Converted;
@@ -117,8 +120,8 @@ pub struct Described {
     pub notes: BTreeMap<&'static str, String>,
     /// Packages that the manifest asks for, but that the files next to the code do not name.
     pub packages: Packages,
-    /// The routes that the platform's objects ask for. After the checks, only those are left that
-    /// `function` has, in the same order.
+    /// The routes that the platform's objects ask for. After the checks, only the routes that
+    /// `function` has are left, in the same order.
     pub routes: Vec<Converted>,
     /// The annotations that the platform's clients show, by platform.
     pub annotations: BTreeMap<String, String>,
@@ -135,7 +138,8 @@ pub enum Source {
     Inside(Vec<(String, Vec<u8>)>),
     /// The code is in the manifest as a zip archive. The files are added to the archive's content.
     Zip(Vec<u8>, Vec<(String, Vec<u8>)>),
-    /// The code is these files and folders, which are copied under their own names into one folder.
+    /// The code consists of these files and folders. They are copied under their own names into one
+    /// folder.
     Files(Vec<PathBuf>),
 }
 
@@ -150,6 +154,13 @@ impl Described {
     /// The name of the function in messages.
     pub fn name(&self) -> &str {
         self.function.name.as_ref().map_or("", |name| &name.value)
+    }
+
+    /// Makes the function a container image. `from` is the place of its name in the manifest.
+    fn set_image(&mut self, name: &str, from: &str) {
+        set(&mut self.function.image, name.to_owned());
+        self.source = Source::Inside(Vec::new());
+        self.note("image", from);
     }
 
     fn warn(&mut self, text: impl Into<String>) {
@@ -367,10 +378,10 @@ fn runtime_of(written: &str) -> Option<RuntimeName> {
     }
 }
 
-/// Returns the error for a function whose object has an image instead of code.
-fn only_an_image(file: &str, name: &str) -> Mistakes {
+/// Returns the error for a function whose object has neither code nor an image.
+fn no_code(file: &str, name: &str) -> Mistakes {
     let hint = format!("name the folder of its code: --source {name}=FOLDER");
-    not_offered(file, name, "a function that is only an image", &hint)
+    not_offered(file, name, "a function without code and image", &hint)
 }
 
 fn not_offered(file: &str, name: &str, what: &str, hint: &str) -> Mistakes {
@@ -379,12 +390,16 @@ fn not_offered(file: &str, name: &str, what: &str, hint: &str) -> Mistakes {
 
 /// The supported manifests, in the words of a hint.
 pub const SUPPORTED: &str = "supported: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, \
-                             Fission specs, Knative Service and func.yaml, OpenWhisk manifest.yaml; and \
+                             Fission specs, Knative Service and func.yaml, OpenWhisk manifest.yaml, Spin spin.toml, wasmCloud wadm.yaml; and \
                              workflows of the CNCF Serverless Workflow language";
 
 /// Reads the manifest of another platform at `path`, or in the folder `path`. Returns `None` if there
 /// is no such manifest, or if a `mote.toml` takes its place.
 pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
+    if path.file_name().is_some_and(|name| name == spin::FILE_NAME) && path.is_file() {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        return read_spin(path, folder.unwrap_or(Path::new("."))).map(Some);
+    }
     if path.is_file() {
         let yaml = path.extension().is_some_and(|ending| ending == "yml" || ending == "yaml");
         if !yaml {
@@ -402,6 +417,10 @@ pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     }
     if !path.is_dir() || path.join(manifest::FILE_NAME).exists() {
         return Ok(None);
+    }
+    let file = path.join(spin::FILE_NAME);
+    if file.is_file() {
+        return read_spin(&file, path).map(Some);
     }
     for name in NAMES {
         let file = path.join(name);
@@ -489,6 +508,15 @@ pub fn items(mut value: Value) -> Vec<Value> {
     }
 }
 
+/// Reads `spin.toml`, which is not a YAML file.
+fn read_spin(file: &Path, folder: &Path) -> Result<Foreign, Mistakes> {
+    let source = source::text(file).map_err(|error| unreadable(file, &error))?;
+    let mut found = spin::read(&source, folder)?;
+    found.file = spin::FILE_NAME.to_owned();
+    check(&mut found)?;
+    Ok(found)
+}
+
 fn is_platform(group: &str) -> bool {
     cluster::RESOURCES
         .iter()
@@ -562,6 +590,7 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
             return Err(not_offered(&shown, &name, "func.yaml of Fn (Oracle Functions)", hint));
         }
         Document::OpenWhisk => openwhisk::read(&shown, first, folder)?,
+        Document::WasmCloud => wasmcloud::read(&shown, first, folder),
     };
     routes::objects(&mut found, &documents);
     for name in missing {
@@ -587,6 +616,7 @@ enum Document {
     /// The Fn project. Its file has the same name as Knative's.
     Fn,
     OpenWhisk,
+    WasmCloud,
 }
 
 fn document_of(file: &str, document: &Value) -> Option<Document> {
@@ -599,6 +629,7 @@ fn document_of(file: &str, document: &Value) -> Option<Document> {
         _ if kubeless::is_old(document) => Document::Kubeless,
         ("serving.knative.dev", _) => Document::Service,
         ("fission.io", _) => Document::Fission,
+        _ if wasmcloud::is_application(document) => Document::WasmCloud,
         (_, "openfaas" | "faas") => Document::OpenFaas,
         (_, "kubeless" | "openwhisk") => Document::Serverless,
         _ if file.starts_with("func.")

@@ -8,6 +8,7 @@ use super::mistakes::{escaped, in_manifest, mistake};
 use super::probe::Folder;
 
 const PYTHON: [&str; 1] = [".py"];
+const WASM: [&str; 1] = [".wasm"];
 const NODE: [&str; 5] = [".mjs", ".js", ".cjs", ".ts", ".mts"];
 /// The usual files of a handler, most usual first.
 const PYTHON_FIRST: [&str; 4] = ["app.py", "main.py", "handler.py", "function.py"];
@@ -26,10 +27,14 @@ pub(super) fn named(name: RuntimeName) -> Runtime {
     match name {
         RuntimeName::Python => Runtime::Python,
         RuntimeName::Node => Runtime::Node,
+        RuntimeName::Bun => Runtime::Bun,
+        RuntimeName::Deno => Runtime::Deno,
         RuntimeName::Go => Runtime::Go,
         RuntimeName::Exec => Runtime::Exec,
         RuntimeName::Server => Runtime::Server,
         RuntimeName::Chain => Runtime::Chain,
+        RuntimeName::Wasm => Runtime::Wasm,
+        RuntimeName::Rust => Runtime::Rust,
     }
 }
 
@@ -46,8 +51,12 @@ pub(super) fn runtime(
         if folder.has_go() {
             return Ok((Runtime::Go, "go.mod or .go files".to_owned()));
         }
-        let is_node = NODE.iter().any(|ending| file.ends_with(ending));
-        let runtime = if is_node { Runtime::Node } else { Runtime::Python };
+        let ends = |endings: &[&str]| endings.iter().any(|ending| file.ends_with(ending));
+        let runtime = match () {
+            () if ends(&WASM) => Runtime::Wasm,
+            () if ends(&NODE) => Runtime::Node,
+            () => Runtime::Python,
+        };
         return Ok((runtime, format!("entry {}", escaped(&entry.value))));
     }
     let python = sign(folder, &["requirements.txt", "pyproject.toml"], &PYTHON);
@@ -64,13 +73,17 @@ pub(super) fn runtime(
         )),
         (Some(why), None) => Ok((Runtime::Python, why)),
         (None, Some(why)) => Ok((Runtime::Node, why)),
+        (None, None) if !folder.with_ending(&WASM).is_empty() => {
+            Ok((Runtime::Wasm, folder.with_ending(&WASM)[0].to_owned()))
+        }
         (None, None) => match programs(folder)?.as_slice() {
             [program] => Ok((Runtime::Exec, (*program).to_owned())),
             [] if folder.has("Dockerfile") => Err(mistake(
                 "M0111",
-                format!("{}: container images (Dockerfile) are not supported yet", folder.stem()),
+                format!("{}: a Dockerfile, from which mote builds nothing", folder.stem()),
                 Some(
-                    "deploy the program itself: runtime = \"server\" and command in mote.toml"
+                    "build the image and deploy it: docker build -t NAME . && docker save NAME -o NAME.tar && \
+                     mote deploy NAME.tar"
                         .to_owned(),
                 ),
             )),
@@ -78,7 +91,7 @@ pub(super) fn runtime(
             [] => Err(mistake(
                 "M0110",
                 format!(
-                    "{}: no .py, .js or .mjs file, package.json, program or script",
+                    "{}: no .py, .js, .mjs or .wasm file, package.json, program or script",
                     folder.stem()
                 ),
                 Some("name the file, or write runtime and command in mote.toml".to_owned()),
@@ -196,6 +209,7 @@ pub(super) fn entry(folder: &Folder, runtime: Runtime, name: &str) -> Result<Str
     match runtime {
         Runtime::Go => go_entry(folder),
         Runtime::Python => python_entry(folder, name),
+        Runtime::Wasm => wasm_entry(folder, name),
         _ => node_entry(folder, name),
     }
 }
@@ -229,6 +243,26 @@ fn candidate<'f>(
         .find(|file| folder.has(file))
         .copied()
         .or_else(|| all.into_iter().find(|file| named(file)))
+}
+
+fn wasm_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
+    if let Some(component) = super::rust::component(folder) {
+        super::rust::check_component(folder, &component)?;
+        return Ok(component);
+    }
+    let found = candidate(folder, &["main.wasm", "function.wasm"], &WASM, name);
+    found.map(str::to_owned).ok_or_else(|| match folder.with_ending(&WASM)[..] {
+        [] => {
+            let text = format!("{}: no .wasm file at the top", folder.stem());
+            let hint = "build the component and deploy its file, or write entry = \"FILE.wasm\" in \
+                        mote.toml";
+            mistake("M0112", text, Some(hint.to_owned()))
+        }
+        [first, ..] => {
+            let text = format!("{}: several .wasm files", folder.stem());
+            mistake("M0112", text, Some(format!("write entry = \"{first}\" in mote.toml")))
+        }
+    })
 }
 
 fn python_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
@@ -336,7 +370,7 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     Ok(file.to_owned())
 }
 
-/// Checks that the file exists which an entry in the manifest names.
+/// Checks that the file that an entry in the manifest names exists.
 pub(super) fn checked_entry(
     folder: &Folder,
     runtime: Runtime,
@@ -356,7 +390,7 @@ pub(super) fn checked_entry(
             }
         };
     }
-    if runtime == Runtime::Node || runtime == Runtime::Chain {
+    if runtime.is_javascript() || matches!(runtime, Runtime::Chain | Runtime::Wasm) {
         let entry = entry.trim_start_matches("./");
         let file = entry.split(':').next().unwrap_or(entry);
         return if folder.has_path(file) { Ok(entry.to_owned()) } else { Err(missing(file)) };

@@ -48,7 +48,8 @@ pub(crate) fn rules(
     Ok((rules != HttpRules::default()).then(|| Box::new(rules)))
 }
 
-/// The rule, if it can be obeyed; `key` names it where the manifest does not say `[[route]]`.
+/// Returns the rule if it can be obeyed. `key` names the rule where the manifest does not use
+/// `[[route]]`.
 fn checked(rule: RouteRule, key: &str, line: usize) -> Result<RouteRule, Mistakes> {
     let Some((field, wanted)) = mote_spec::routes::mistake(&rule) else { return Ok(rule) };
     let field = if key.is_empty() { field.trim_start_matches("route.") } else { key };

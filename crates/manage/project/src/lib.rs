@@ -1,10 +1,10 @@
 //! Reads a project and turns a folder or a file into a function.
 //!
 //! The manifest has precedence, the files supply the rest, and every guess is reported, so that the
-//! user can see and overrule it. The command line uses this crate before it packs a folder. The node
-//! uses it after it has unpacked one ([`read_own`]). The crate reads files and runs nothing. It must
-//! not know of nodes, of sockets or of how a function runs. Start reading at [`read`], then at
-//! [`foreign`] for the manifests of other platforms.
+//! user can see and overrule it. The command line uses this crate before it packs a folder. The
+//! node uses the crate after it has unpacked a folder ([`read_own`]). The crate reads files and
+//! runs nothing. It must not know of nodes, of sockets or of how a function runs. Start reading at
+//! [`read`], then at [`foreign`] for the manifests of other platforms.
 //!
 //! The files:
 //!
@@ -12,6 +12,7 @@
 //! - `guess.rs`, `contract.rs`, `golang.rs`, `chain.rs`: infer settings from the function's files
 //! - `memory.rs`: chooses the memory limit of a function whose manifest sets none
 //! - `network.rs`: recognises code that calls other machines
+//! - `image.rs`: functions that are container images
 //! - `foreign/`: reads the manifests of other platforms; `cluster.rs` reads the objects of a cluster,
 //!   and `openfaas/templates.rs` knows the names of templates
 //! - `render.rs`: writes a `mote.toml`
@@ -31,6 +32,7 @@ mod found;
 mod golang;
 mod guess;
 mod http;
+pub mod image;
 mod memory;
 mod mistakes;
 mod network;
@@ -38,6 +40,7 @@ mod plan;
 mod probe;
 mod program;
 mod render;
+mod rust;
 mod schedules;
 mod yaml;
 
@@ -48,6 +51,7 @@ pub use self::plan::{changed, lay_out, load_manifest, planned, read, read_own};
 pub use self::probe::copy as copy_code;
 pub use self::program::{check_code, named_files};
 pub use self::render::mote_toml;
+pub use self::rust::{WASM_BUILD, build_command};
 
 /// The functions and entities that were read from a folder.
 #[derive(Debug, Default)]
@@ -55,8 +59,8 @@ pub struct Project {
     pub functions: Vec<Planned>,
     /// The entities of an OpenWhisk manifest that are not functions.
     pub whisk: Option<WhiskManifest>,
-    /// The functions of another platform's manifest that cannot be deployed. The other functions of the
-    /// manifest can be.
+    /// The functions of another platform's manifest that cannot be deployed. Its other functions
+    /// can be deployed.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -71,6 +75,8 @@ pub struct Planned {
     pub manifest: Option<String>,
     /// The location of the function's code, if the code is not next to the manifest.
     pub code: Option<Code>,
+    /// The archive or the folder that contains the function's image, if no registry has it.
+    pub image_archive: Option<PathBuf>,
     /// Warnings about parts of the manifest that have no meaning here.
     pub warnings: Vec<String>,
     /// The evidence that the code calls other machines, if there is any.

@@ -75,8 +75,13 @@ pub(super) fn default_bytes(folder: &Folder, spec: &FunctionSpec) -> (u64, Optio
     let usual = spec.limits.memory_bytes;
     let (most, reason) = match spec.runtime {
         Runtime::Python => python(folder),
-        Runtime::Node => node(folder),
-        Runtime::Go | Runtime::Exec | Runtime::Server | Runtime::Chain => (0, None),
+        Runtime::Node | Runtime::Bun | Runtime::Deno => node(folder),
+        Runtime::Go
+        | Runtime::Rust
+        | Runtime::Exec
+        | Runtime::Server
+        | Runtime::Chain
+        | Runtime::Wasm => (0, None),
     };
     let of_platform = match spec.compat {
         None => 0,

@@ -79,9 +79,11 @@ type Sign = fn(&str) -> Option<String>;
 pub(super) fn likely_use(folder: &Folder, spec: &FunctionSpec) -> Option<String> {
     let (endings, sign): (&[&str], Sign) = match spec.runtime {
         Runtime::Python => (&[".py"], python),
-        Runtime::Node => (&[".js", ".mjs", ".cjs", ".ts"], node),
+        Runtime::Node | Runtime::Bun | Runtime::Deno => (&[".js", ".mjs", ".cjs", ".ts"], node),
         Runtime::Go => (&[".go"], go),
-        Runtime::Exec | Runtime::Server | Runtime::Chain => return None,
+        Runtime::Rust | Runtime::Exec | Runtime::Server | Runtime::Chain | Runtime::Wasm => {
+            return None;
+        }
     };
     let mut files = folder.with_ending(endings).into_iter();
     files.find_map(|file| Some(format!("{file}: {}", sign(&folder.source(file))?)))

@@ -16,8 +16,8 @@ use mote_spec::mqtt::{
 use mote_spec::policy::{Balance, HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 use mote_spec::toml_reader::{Lined, Mistake, Mistakes};
 use mote_spec::{
-    AsyncRules, CoapResource, FunctionName, FunctionSpec, Platform, Protocol, Rate, Recipient,
-    RetryOn, Runtime, StartPolicy, Topic,
+    AsyncRules, CoapResource, FunctionImage, FunctionName, FunctionSpec, Platform, Protocol, Rate,
+    Recipient, RetryOn, Runtime, StartPolicy, Topic,
 };
 use mote_store::{ArchiveLimits, source};
 
@@ -27,8 +27,8 @@ use super::mistakes::{escaped, in_manifest, mistake, unreadable};
 use super::probe::{self, Folder};
 use super::program::{check_program, run_by_interpreter};
 use super::{
-    Code, Options, Planned, Project, UNPACKED_BYTES_MAX, contract, golang, guess, network,
-    schedules,
+    Code, Options, Planned, Project, UNPACKED_BYTES_MAX, contract, golang, guess, image, network,
+    rust, schedules,
 };
 
 /// Reads the manifest of a folder. Returns `None` if there is none, or if `path` is a file.
@@ -50,32 +50,41 @@ pub fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
 /// Reads the functions of a folder or file, including those that a manifest of another platform
 /// describes. Such a manifest may name files outside the folder.
 pub fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
-    if names_image(path) {
-        let hint = "mote runs code, not images: deploy the folder of the program, with runtime = \
-                    \"server\" and command in a mote.toml if it is an HTTP server";
-        let text = format!("{}: container images are not supported", escaped_path(path));
-        return Err(mistake("M0111", text, Some(hint.to_owned())));
+    if let Some(function) = image::named_by(path) {
+        return read_image(path, &function, options);
     }
     match foreign::read(path)? {
         Some(found) => read_foreign(path, found, options),
-        None => read_own(path, options),
+        None => {
+            let mut project = read_own(path, options)?;
+            project.functions.iter_mut().for_each(|planned| rust::take_program(path, planned));
+            Ok(project)
+        }
     }
 }
 
-/// Returns whether `path` does not exist but has the form of an image's name, such as `nginx:alpine` or
-/// `ghcr.io/owner/name`.
-fn names_image(path: &Path) -> bool {
-    let Some(text) = path.to_str().filter(|_| !path.exists()) else { return false };
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
-    let (host, below) = text.split_once('/').unwrap_or(("", text));
-    let has_tag =
-        below.split_once([':', '@']).is_some_and(|(name, tag)| !name.is_empty() && !tag.is_empty());
-    let has_registry = host.contains('.') && !host.starts_with('.') && !below.is_empty();
-    text.chars().all(plain) && !text.starts_with(['/', '.']) && (has_tag || has_registry)
-}
-
-fn escaped_path(path: &Path) -> String {
-    escaped(&path.display().to_string())
+/// Plans the one function that is an image without a `mote.toml`.
+fn read_image(
+    path: &Path,
+    function: &FunctionManifest,
+    options: Options<'_>,
+) -> Result<Project, Mistakes> {
+    let name = function.image.as_ref().map_or("", |image| &image.value);
+    let code = image::about(&FunctionImage::named(name))?;
+    let mut guesses = Vec::new();
+    let folder = Folder::read(code.path())?;
+    let spec = plan_described(&folder, function, options, None, &mut guesses)?;
+    let image_archive = spec.image.as_ref().filter(|image| image.archive).map(|_| path.to_owned());
+    let planned = Planned {
+        spec,
+        guesses,
+        manifest: None,
+        code: Some(code),
+        image_archive,
+        warnings: Vec::new(),
+        uses_network: None,
+    };
+    Ok(Project { functions: vec![planned], ..Project::default() })
 }
 
 /// Reads the functions of a folder or file, but no manifest of another platform. Programs that read
@@ -97,14 +106,24 @@ pub fn read_own(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> 
         match plan(&folder, function, has_manifest, options) {
             Ok((spec, _)) if !options.selects(spec.name.as_str()) => {}
             Ok((spec, guesses)) => {
+                let image_archive = image::archive(path, &spec, function)?;
                 let uses_network = network::likely_use(&folder, &spec);
                 let misses_compat =
                     has_manifest.then(|| misses_compat(&folder, function)).flatten();
                 let misses_api = network::misses_own_api(&folder, &spec);
                 let warnings = misses_compat.into_iter().chain(misses_api).collect();
                 let manifest = shown.clone();
-                let code = None;
-                planned.push(Planned { spec, guesses, manifest, code, warnings, uses_network });
+                // The folder of an image's manifest is not part of the function.
+                let code = spec.image.as_deref().map(image::about).transpose()?;
+                planned.push(Planned {
+                    spec,
+                    guesses,
+                    manifest,
+                    code,
+                    image_archive,
+                    warnings,
+                    uses_network,
+                });
             }
             Err(Mistakes(found)) => mistakes.extend(found),
         }
@@ -117,8 +136,8 @@ pub fn read_own(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> 
     if mistakes.is_empty() { Ok(project) } else { Err(Mistakes(mistakes)) }
 }
 
-/// Reads the function that is in a folder and that `manifest` describes. A node uses this function,
-/// because it follows no path out of the folder. A chain is refused: no other platform has chains, and
+/// Reads the function that is in a folder and that `manifest` describes. Nodes call this reader,
+/// because it never follows a path out of the folder. A chain is refused: no other platform has chains, and
 /// a node contains no code that reads them.
 pub fn planned(
     path: &Path,
@@ -141,7 +160,7 @@ pub fn changed(
     super::access::apply(&mut spec, manifest, None)?;
     spec.env.clone_from(&manifest.env);
     spec.secrets.clone_from(&manifest.secrets);
-    // Some clients cannot mark a variable as a secret, so the existing secret variables are kept.
+    // Some clients cannot mark a variable as a secret, so existing secret variables are kept.
     spec.secret_env.extend(manifest.secret_env.clone());
     spec.secret_env.retain(|name, _| !manifest.env.contains_key(name));
     spec.schedules = schedules::of(manifest)?;
@@ -204,7 +223,16 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
                     whole.into_iter().chain(described.warnings).chain(misses_api).collect();
                 let manifest = Some(found.file.clone());
                 let code = Some(code);
-                planned.push(Planned { spec, guesses, manifest, code, warnings, uses_network });
+                let image_archive = None;
+                planned.push(Planned {
+                    spec,
+                    guesses,
+                    manifest,
+                    code,
+                    image_archive,
+                    warnings,
+                    uses_network,
+                });
             }
             Err(Mistakes(all)) => {
                 let of_file =
@@ -247,6 +275,9 @@ fn code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code, Mis
 }
 
 fn own_code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code, Mistakes> {
+    if let Some(image) = &function.function.image {
+        return image::about(&FunctionImage::named(&*image.value));
+    }
     match &function.source {
         Source::Beside if path.is_dir() => Ok(Code::At(path.to_owned())),
         Source::Beside if beside.as_os_str().is_empty() => Ok(Code::At(PathBuf::from("."))),
@@ -328,8 +359,8 @@ fn misses_compat(folder: &Folder, function: &FunctionManifest) -> Option<String>
     ))
 }
 
-/// The functions that read a chain: one finds the chain's file, the other permits what the chain may
-/// call. A program that does not pass them contains no code for YAML.
+/// The functions that read a chain: one finds the chain's file, the other permits the calls that
+/// the chain makes. A program that does not pass these functions contains no YAML code.
 struct Chains {
     entry: fn(&Folder) -> Result<String, Mistakes>,
     allow: fn(&Folder, &mut FunctionSpec) -> Result<(), Mistakes>,
@@ -369,6 +400,7 @@ fn plan_described(
     let name = name(folder, function, options.name)?;
     let runtime = match &function.runtime {
         Some(runtime) => guess::named(runtime.value),
+        None if function.image.is_some() => Runtime::Server,
         None => {
             let (runtime, why) = guess::runtime(folder, function)?;
             guesses.push(format!("{} ({why})", runtime.as_str()));
@@ -376,13 +408,20 @@ fn plan_described(
         }
     };
     let mut spec = FunctionSpec::with_defaults(name, runtime, "");
+    spec.image = image::of(function, runtime)?;
     apply_contract(&mut spec, function)?;
     let chains = chains.filter(|_| runtime == Runtime::Chain);
     if runtime == Runtime::Chain && chains.is_none() {
         return Err(mistake("M0305", "a chain cannot be deployed here".to_owned(), None));
     }
     match runtime {
-        Runtime::Python | Runtime::Node | Runtime::Go | Runtime::Chain => {
+        Runtime::Python
+        | Runtime::Node
+        | Runtime::Bun
+        | Runtime::Deno
+        | Runtime::Go
+        | Runtime::Chain
+        | Runtime::Wasm => {
             if let Some(command) = &function.command {
                 return Err(in_manifest(
                     "M0303",
@@ -411,26 +450,43 @@ fn plan_described(
                 }
             };
         }
+        Runtime::Rust => {
+            if let Some(entry) = &function.entry {
+                let text = "entry: a Rust function has none; command names its program";
+                return Err(in_manifest("M0303", entry.line, text));
+            }
+            spec.command = match &function.command {
+                Some(command) => command.value.clone(),
+                None => vec![rust::program(folder)?],
+            };
+            guesses.push(format!("program {}", spec.command.join(" ")));
+            rust::check_built(folder, &spec.command)?;
+            check_program(folder, &mut spec.command, options.check_machine)?;
+        }
         Runtime::Exec | Runtime::Server => {
             if let Some(entry) = &function.entry {
                 return Err(in_manifest(
                     "M0303",
                     entry.line,
-                    "entry: only for runtime python, node or go; use command for this runtime",
+                    "entry: only for runtime python, node, go or wasm; use command for this runtime",
                 ));
             }
             spec.command = match &function.command {
                 Some(command) => command.value.clone(),
+                None if spec.image.is_some() => Vec::new(),
                 None => {
                     let command = guess::command(folder, runtime, spec.compat)?;
                     guesses.push(format!("command {}", command.join(" ")));
                     command
                 }
             };
-            if spec.compat.is_some() {
-                run_by_interpreter(folder, &mut spec.command)?;
+            // The programs of an image are not in the folder.
+            if spec.image.is_none() {
+                if spec.compat.is_some() {
+                    run_by_interpreter(folder, &mut spec.command)?;
+                }
+                check_program(folder, &mut spec.command, options.check_machine)?;
             }
-            check_program(folder, &mut spec.command, options.check_machine)?;
         }
     }
     if let Some(compat) = spec.compat {
@@ -441,7 +497,7 @@ fn plan_described(
         (Some(Platform::Nuclio), Runtime::Go) => golang::check_nuclio(folder, &spec)?,
         _ => {}
     }
-    if function.limits.memory_bytes.is_none() {
+    if function.limits.memory_bytes.is_none() && spec.image.is_none() {
         let (bytes, reason) = super::memory::default_bytes(folder, &spec);
         spec.limits.memory_bytes = bytes;
         guesses.extend(reason.map(|reason| format!("memory {} MiB, {reason}", bytes >> 20)));
@@ -452,10 +508,12 @@ fn plan_described(
     if let Some(chains) = chains {
         (chains.allow)(folder, &mut spec)?;
     }
-    guesses.extend(network::allow_gateway(folder, &mut spec));
-    guesses.extend(network::allow_own_front(folder, &mut spec));
+    if spec.image.is_none() {
+        guesses.extend(network::allow_gateway(folder, &mut spec));
+        guesses.extend(network::allow_own_front(folder, &mut spec));
+    }
     let one_at_a_time = match spec.compat {
-        Some(Platform::OpenWhisk) => matches!(runtime, Runtime::Node | Runtime::Go),
+        Some(Platform::OpenWhisk) => runtime.is_javascript() || runtime == Runtime::Go,
         Some(Platform::Nuclio) => runtime == Runtime::Go,
         _ => false,
     };
@@ -579,7 +637,7 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.state.shared.clone_from(&function.shared_state);
     spec.state.quota_bytes = function.state_quota_bytes.unwrap_or(spec.state.quota_bytes);
     // On other platforms, functions may write next to their code.
-    spec.writable = function.writable.unwrap_or(spec.compat.is_some());
+    spec.writable = function.writable.unwrap_or(spec.compat.is_some() && spec.image.is_none());
     spec.services = function.services.as_ref().is_some_and(|services| services.value);
     let name = spec.name.as_str();
     if let Some(coap) = &function.coap {

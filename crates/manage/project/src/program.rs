@@ -12,10 +12,16 @@ use super::probe::{self, Folder, Program};
 /// `path` contains the function's code.
 pub fn check_code(path: &Path, spec: &FunctionSpec) -> Result<(), Mistakes> {
     match spec.runtime {
-        Runtime::Exec | Runtime::Server => {
+        Runtime::Exec | Runtime::Server | Runtime::Rust => {
             check_program(&Folder::read(path)?, &mut spec.command.clone(), true)
         }
-        Runtime::Python | Runtime::Node | Runtime::Go | Runtime::Chain => Ok(()),
+        Runtime::Python
+        | Runtime::Node
+        | Runtime::Bun
+        | Runtime::Deno
+        | Runtime::Go
+        | Runtime::Chain
+        | Runtime::Wasm => Ok(()),
     }
 }
 
@@ -29,8 +35,10 @@ pub fn named_files(code: &Path, spec: &FunctionSpec) -> Vec<(&'static str, Strin
             let path = entry.trim_end_matches(".py").replace('.', "/");
             named.extend([".py", "/__init__.py"].map(|end| ("entry", format!("{path}{end}"))));
         }
-        Runtime::Node | Runtime::Chain => named.push(("entry", entry.to_owned())),
-        Runtime::Exec | Runtime::Server => named.extend(
+        Runtime::Node | Runtime::Bun | Runtime::Deno | Runtime::Chain | Runtime::Wasm => {
+            named.push(("entry", entry.to_owned()));
+        }
+        Runtime::Exec | Runtime::Server | Runtime::Rust => named.extend(
             spec.command.iter().map(|word| ("command", word.trim_start_matches("./").to_owned())),
         ),
         Runtime::Go => {}

@@ -37,12 +37,26 @@ pub fn mote_toml(file: &str, described: &Described) -> String {
         let word = match runtime.value {
             RuntimeName::Python => "python",
             RuntimeName::Node => "node",
+            RuntimeName::Bun => "bun",
+            RuntimeName::Deno => "deno",
             RuntimeName::Go => "go",
             RuntimeName::Exec => "exec",
             RuntimeName::Server => "server",
             RuntimeName::Chain => "chain",
+            RuntimeName::Wasm => "wasm",
+            RuntimeName::Rust => "rust",
         };
         out.key("runtime", &quoted(word), note("runtime"));
+    }
+    if let Some(image) = &function.image {
+        out.key("image", &quoted(&image.value), note("image"));
+    }
+    if let Some(arguments) = &function.image_arguments {
+        let words: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
+        out.plain(&format!(
+            "# Not converted: args: write command with the image's entry point and {}",
+            words.join(", ")
+        ));
     }
     if let Some(entry) = &function.entry {
         out.key("entry", &quoted(&entry.value), note("entry"));
@@ -74,6 +88,11 @@ pub fn mote_toml(file: &str, described: &Described) -> String {
         out.section("allow");
         let all: Vec<String> = function.egress.iter().map(|to| quoted(&to.to_string())).collect();
         out.key("net", &format!("[{}]", all.join(", ")), note("net"));
+    }
+    if !function.shared_state.is_empty() {
+        out.section("kv");
+        let all: Vec<String> = function.shared_state.iter().map(|name| quoted(name)).collect();
+        out.key("shared", &format!("[{}]", all.join(", ")), note("shared"));
     }
     if !(function.env.is_empty() && function.secret_env.is_empty()) {
         out.section("env");

@@ -689,3 +689,118 @@ fn functions_that_a_client_sends_to_a_node_claim_no_paths() {
     let described = foreign::nuclio_document(&document).unwrap();
     assert_eq!(described.function.routes, []);
 }
+
+#[test]
+fn components_of_spin_become_functions() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    let manifest = r#"
+spin_manifest_version = 2
+application = { name = "app" }
+variables = { greeting = { default = "hi" }, password = { required = true } }
+
+[[trigger.http]]
+route = "/hello/..."
+component = "hello"
+
+[[trigger.http]]
+route = "/things/..."
+component = "hello"
+
+[[trigger.redis]]
+channel = "x"
+component = "hello"
+
+[component.hello]
+source = "hello.wasm"
+environment = { COLOUR = "red" }
+allowed_outbound_hosts = ["https://a.org", "http://127.0.0.1:8080", "https://*.b.org", "https://c.org:*"]
+key_value_stores = ["default", "site"]
+variables = { greeting = "{{ greeting }}, you", secret = "{{ password }}" }
+files = ["a.txt"]
+
+[component.other]
+source = { url = "https://a.org/x.wasm", digest = "sha256:0" }
+
+[component.unbuilt]
+source = "unbuilt.wasm"
+build = { command = "cargo build" }
+"#;
+    write("spin.toml", manifest);
+    write("hello.wasm", "\0asm");
+    let found = foreign::read(dir.path()).unwrap().unwrap();
+    assert_eq!(found.functions.len(), 1);
+    let left_out: Vec<_> = found.left_out.iter().map(|one| one.mistakes.0[0].code).collect();
+    assert_eq!(left_out, ["M0305", "M0113"]);
+    assert_eq!(found.warnings.len(), 1, "the trigger of Redis: {:?}", found.warnings);
+    let text = mote_project::mote_toml("spin.toml", &found.functions[0]);
+    for line in [
+        "# Not converted: allowed_outbound_hosts: `https://*.b.org` has no counterpart\n",
+        "# Not converted: allowed_outbound_hosts: `https://c.org:*` has no counterpart\n",
+        "# Not converted: ignored: files\n",
+        "runtime = \"wasm\"",
+        "entry = \"hello.wasm\"",
+        "net = [\"a.org:443\", \"127.0.0.1:8080\"]",
+        "shared = [\"site\"]",
+        "COLOUR = \"red\"",
+        "greeting = \"hi, you\"",
+        "secret = { secret = \"password\" }",
+        "path = \"/things/*\"",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    // Calls below /hello need no route.
+    assert_eq!(text.matches("[[route]]").count(), 1, "{text}");
+    write("mote.toml", &text);
+    let project = read(dir.path(), Options::default()).unwrap();
+    assert_eq!(project.functions[0].spec.runtime, Runtime::Wasm);
+}
+
+#[test]
+fn components_of_wasmcloud_become_functions() {
+    let manifest = r#"
+apiVersion: core.oam.dev/v1beta1
+kind: Application
+metadata: {name: shop, annotations: {version: v0.1.0}}
+spec:
+  components:
+    - name: http-hello
+      type: component
+      properties:
+        image: file://./build/hello_s.wasm
+        config: [{name: words, properties: {greeting: hi}}, {name: elsewhere}]
+        secrets: [{name: password, properties: {policy: p, key: k}}]
+      traits:
+        - {type: spreadscaler, properties: {instances: 3}}
+        - {type: link, properties: {namespace: wasi, package: keyvalue, interfaces: [store]}}
+        - {type: link, properties: {namespace: wasmcloud, package: messaging}}
+    - {name: remote, type: component, properties: {image: ghcr.io/a/b:1}}
+    - {name: unbuilt, type: component, properties: {image: "file://./no.wasm"}}
+    - {name: outside, type: component, properties: {image: "file:///etc/hostname"}}
+    - {name: httpserver, type: capability, properties: {image: ghcr.io/wasmcloud/http-server:0.23.0}}
+"#;
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("build")).unwrap();
+    fs::write(dir.path().join("build/hello_s.wasm"), "\0asm").unwrap();
+    fs::write(dir.path().join("wadm.yaml"), manifest).unwrap();
+    let found = foreign::read(dir.path()).unwrap().unwrap();
+    let left_out: Vec<_> = found.left_out.iter().map(|one| one.mistakes.0[0].code).collect();
+    assert_eq!(left_out, ["M0305", "M0113", "M0303"]);
+    assert_eq!(found.warnings.len(), 1, "the provider: {:?}", found.warnings);
+    let text = mote_project::mote_toml("wadm.yaml", &found.functions[0]);
+    for line in [
+        "# Not converted: config: elsewhere is not in the manifest: write its keys in [env]\n",
+        "# Not converted: ignored: properties.secrets\n",
+        "# Not converted: link to wasmcloud:messaging: not offered\n",
+        "runtime = \"wasm\"",
+        "entry = \"hello_s.wasm\"",
+        "greeting = \"hi\"",
+        "max = 3",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    // An application of another platform is not read.
+    let other = manifest.replace("type: component", "type: webservice");
+    fs::write(dir.path().join("wadm.yaml"), other).unwrap();
+    assert!(foreign::read(dir.path()).unwrap().is_none());
+}

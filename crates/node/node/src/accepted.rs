@@ -1,5 +1,5 @@
-//! The journals of a running node: where their files are, and how calls that earlier versions
-//! accepted reach the journal.
+//! The journals of a running node: where their files are, and how the journal gets the calls that
+//! earlier versions accepted.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) struct Accepted {
 }
 
 /// The journals of a node. The node's own journal is on disk, or in NATS if the journal has a name.
-/// This opens nothing yet.
+/// Opens nothing yet.
 pub(crate) fn journals(
     config: &Config,
     store: &Store,

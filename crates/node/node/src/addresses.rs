@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mote_tls::Certificates;
 
-/// The addresses to which the listeners are bound, and the certificates that they show.
+/// The addresses to which the listeners are bound, and the certificates that they present.
 pub(crate) struct Addresses {
     pub(crate) http: Option<SocketAddr>,
     pub(crate) https: Option<SocketAddr>,
@@ -16,7 +16,7 @@ pub(crate) struct Addresses {
     /// The management API, if the setting `admin` names an address.
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) certificates: Option<Arc<Certificates>>,
-    /// For each API for other platforms' clients, the platform and the address.
+    /// The platform and the address of each API for other platforms' clients.
     pub(crate) compat: Vec<(&'static str, String)>,
 }
 

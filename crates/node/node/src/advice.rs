@@ -1,7 +1,8 @@
-//! What an owner could change in a function's manifest, from what the node has seen of a revision.
+//! Advice to the owner on changes to a function's manifest, based on what the node has seen of a
+//! revision.
 //!
 //! A pure function decides from a few counters ([`Seen`]). Each rule needs a sample that is long
-//! enough, so that a function which was just deployed gets no advice from its first minutes.
+//! enough, so that a function that was just deployed gets no advice based on its first minutes.
 
 use mote_api::types::Advice;
 use mote_engine::Revision;
@@ -11,11 +12,11 @@ use mote_spec::{FunctionSpec, StartPolicy};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const HOUR_NS: u64 = 3_600 * SECOND_NS;
-/// The shortest time over which something must have been seen, and for what depends on the time of
-/// day.
+/// The shortest time for which a revision must have been observed: in general, and for observations
+/// that depend on the time of day.
 const SAMPLE_NS: u64 = HOUR_NS;
 const DAY_NS: u64 = 24 * HOUR_NS;
-/// How many calls tell how much memory a function needs.
+/// How many calls are needed to judge how much memory a function needs.
 const CALLS_MIN: u64 = 100;
 /// A memory limit is too high if it is this many times the peak, and lowering it frees at least
 /// [`FREED_BYTES_MIN`].
@@ -23,14 +24,15 @@ const MEMORY_FACTOR: u64 = 4;
 const FREED_BYTES_MIN: u64 = 64 << 20;
 /// Proposed limits are multiples of this, because peaks vary.
 const MEMORY_STEP: u64 = 32 << 20;
-/// A processor limit is too low if it held the instances back for this part of the time in which they
-/// ran or wanted to run, and for at least this long.
+/// A processor limit is too low if it held the instances back for at least this part of the time in
+/// which they ran or could have run, and for at least this long.
 const HELD_PERCENT: u64 = 20;
 const HELD_NS_MIN: u64 = 10 * SECOND_NS;
-/// How many calls waited for a start, or were refused, until it is worth a change.
+/// How many calls must have waited for a start, or been refused, before a change is worthwhile.
 const STARTS_MIN: u64 = 10;
 const REFUSED_MIN: u64 = 10;
-/// A first start after a restart of the node that is at least this long is worth `start = "warm"`.
+/// If the first start after a restart of the node takes at least this long, `start = "warm"` is
+/// worthwhile.
 const SLOW_START_NS: u64 = SECOND_NS / 2;
 
 /// The advice for a revision, the most urgent first. Reads a few small files for each instance.
@@ -61,7 +63,7 @@ fn advise(code: &str, text: String, section: &str, change: String) -> Option<Adv
     Some(Advice { code: code.to_owned(), text, section: section.to_owned(), change })
 }
 
-/// A time in words, without the parts that do not matter.
+/// A duration in words, without the parts that are too small to matter.
 fn over(ns: u64) -> String {
     let minutes = ns / (60 * SECOND_NS);
     match minutes {
@@ -72,7 +74,8 @@ fn over(ns: u64) -> String {
     }
 }
 
-/// A limit as `mote.toml` has it. Limits that are proposed are whole MiB if the former one is.
+/// A limit in the form in which `mote.toml` has it. Proposed limits are whole MiB if the present
+/// one is.
 fn memory_line(bytes: u64) -> String {
     match bytes % (1 << 20) {
         0 => format!("memory = \"{}MiB\"", bytes >> 20),
@@ -90,8 +93,8 @@ fn memory_low(spec: &FunctionSpec, seen: &Seen) -> Option<Advice> {
     }
     let (limit, times, over) = (spec.limits.memory_bytes, seen.memory_stops, over(seen.age_ns));
     let text = format!(
-        "{} ended in {over} for using more memory than the limit of {}",
-        if times == 1 { "an instance was".to_owned() } else { format!("{times} instances were") },
+        "in {over}, {} the memory limit of {}",
+        if times == 1 { "1 instance reached".into() } else { format!("{times} instances reached") },
         size_text(limit)
     );
     advise("memory-low", text, "limits", memory_line(2 * limit))

@@ -1,5 +1,5 @@
-//! Deploys that clients of other platforms ask for. The code becomes a folder and its description a
-//! spec. Both then take the same path as every other deploy.
+//! Deploys that clients of other platforms request. The code becomes a folder, and its description
+//! becomes a spec. Both then take the same path as in every other deploy.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,8 @@ use super::store_work::{blocking, internal};
 use super::{Node, deploy as node_deploy};
 
 /// Deploys a function. Resolves when the function is ready.
-pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Problem> {
+pub(super) async fn deploy(node: &Arc<Node>, mut deploy: Deploy) -> Result<(), Problem> {
+    let registry_login = deploy.registry_login.take();
     let name = deploy.name.clone();
     if !deploy.replace && node.data_path.engine.get(name.as_str()).is_some() {
         let text = format!("a function named {name} already exists");
@@ -51,6 +52,7 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
         no_traffic: false,
         if_changed: false,
         tag: None,
+        registry_login,
         place: None,
     };
     let done =
@@ -115,7 +117,7 @@ fn pack(
                 (spec.access, spec.tokens) = (access, tokens);
                 (spec.certificates, spec.webhook) = (certificates, webhook);
             }
-            // A copy of a public function does not become public by itself.
+            // A copy of a public function must not become public by itself.
             None if spec.access == Access::Public => spec.access = Access::Unset,
             None => {}
         }
@@ -195,6 +197,9 @@ impl Folder {
         }
         let made = tempfile::Builder::new().prefix("mote-code").tempdir().map_err(unwritable)?;
         match code {
+            Code::Image => {
+                write(made.path(), mote_project::image::about_files("pulled by the node"))?
+            }
             Code::Zip { bytes, below } => {
                 let limits =
                     ArchiveLimits { bytes: mote_project::UNPACKED_BYTES_MAX, ..Default::default() };

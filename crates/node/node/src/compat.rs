@@ -1,4 +1,4 @@
-//! The APIs of other platforms, and what they may use of the node.
+//! The APIs of other platforms, and the parts of the node that they may use.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -189,7 +189,7 @@ impl Listeners {
             .spawn(move || {
                 runtime.block_on(async move {
                     let mut serving = JoinSet::new();
-                    // Each API receives only those traits of the node that it uses.
+                    // Each API receives only the traits of the node that it uses.
                     let parts = || (queue.clone(), stop.clone());
                     if let Some(bound) = self.openfaas {
                         let context = context_of::<dyn mote_platforms::openfaas::Node>(
@@ -228,8 +228,8 @@ impl Listeners {
     }
 }
 
-/// What the fronts of other platforms need to run as tasks on the data path, and the channel that
-/// stops them.
+/// The parts that the fronts of other platforms need in order to run as tasks on the data path, and
+/// the channel that stops them.
 pub(super) struct Fronts<'a> {
     pub(super) tasks: &'a mut JoinSet<std::io::Result<()>>,
     pub(super) stopper: Stopper,
@@ -466,8 +466,8 @@ impl Invocations for PlatformNode {
                 return Err(Fault::NoSuchFunction);
             };
             let mut head = call.head;
-            // Access for callers on this machine needs no check here, because the front checked the
-            // origin of the request when the request arrived.
+            // The access mode for callers on this machine needs no check here, because the front
+            // checked the origin of the request when the request arrived.
             if route.info().access != mote_spec::Access::Local {
                 let name = route.info().name.as_str();
                 node.callers.guard.admit(
@@ -640,7 +640,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     let failure = status.last_failure.filter(|_| failed);
     // A draining instance is about to stop, so it does not count.
     let there = status.instances.iter().filter(|one| one.state != "draining").count() as u32;
-    // The autoscaler starts the instances that are missing to the minimum.
+    // The autoscaler starts the instances that are missing from the minimum.
     let meant = revision.bounds().min.unwrap_or(revision.spec.scale.min);
     Function {
         spec: revision.spec.clone(),

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mote_api::Problem;
-use mote_api::types::{DeployResult, DeployStep};
+use mote_api::types::{DeployResult, DeployStep, RegistryLogin};
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_engine::Revision;
 use mote_engine::revision::logs::LogLevel;
 use mote_engine::trees::Trees;
+use mote_images::Image;
 use mote_pool::autoscale::{self, Known};
 use mote_spec::FunctionName;
 use mote_spec::FunctionSpec;
@@ -22,7 +23,7 @@ use mote_store::{ArchiveLimits, RevisionState, StagedCode, Store, StoredRevision
 use super::spec_check::{check, cors_warning, recipient_warnings, route_warnings};
 use super::store_work::{blocking, internal, store_problem, with_store};
 use super::turns::turn;
-use super::{Node, access_warnings, golang, namespaces, packages, rollout};
+use super::{Node, access_warnings, golang, images, namespaces, packages, rollout, wasm};
 
 /// Starts the removal of unused code when a deploy ends.
 struct CollectAfter<'a>(&'a Trees);
@@ -54,9 +55,11 @@ pub(crate) struct Options {
     pub(crate) no_traffic: bool,
     /// Like `no_traffic`, but callers can reach the revision by this tag.
     pub(crate) tag: Option<String>,
-    /// Makes no revision if a serving revision, or the newest one that has ever served, has this
-    /// code and these settings.
+    /// Makes no new revision if a serving revision, or the newest one that has ever served, has
+    /// this code and these settings.
     pub(crate) if_changed: bool,
+    /// The login at the registry of the function's image.
+    pub(crate) registry_login: Option<RegistryLogin>,
     /// Set for a revision whose number a cluster has chosen.
     pub(crate) place: Option<Place>,
 }
@@ -93,8 +96,8 @@ impl Options {
 }
 
 /// Deploys the archive `upload` as `name`, and logs how the deploy ended. `upload` is read on a
-/// blocking thread. It is a trait object, so that this long function is not compiled once for each
-/// kind of reader.
+/// blocking thread. It is a trait object, so that this long function is compiled only once and not
+/// for each kind of reader.
 pub(crate) async fn deploy(
     node: &Arc<Node>,
     name: &str,
@@ -128,27 +131,27 @@ async fn attempt(
     let _turn = turn(&node.deploys.deploying, &node.tenants.namespaces, &name)?;
     namespaces::room_for(node, &name)?;
     let files_place = node.tenants.namespaces.files_place(&name)?;
-    // Also needed after a failed deploy, which leaves code that no revision names.
+    // This is also needed after a failed deploy, which leaves code that no revision names.
     let _collect = CollectAfter(&node.deployed.trees);
     let mut steps = Steps { steps: Vec::new(), since: Instant::now() };
     let now = match options.place {
         Some(_) => None,
         None => placed(node, &name, options).await?,
     };
-    let staged = with_store(&node.opened.store, |store| {
-        let limits = ArchiveLimits {
-            set_aside: Some(mote_api::SPEC_ENTRY.to_owned()),
-            ..ArchiveLimits::default()
-        };
-        store.stage_archive(upload, &limits)
-    })
-    .await?;
+    let uploaded = images::Uploaded::new(node).map_err(|error| no_room(&error))?;
+    let limits = ArchiveLimits {
+        set_aside: Some(mote_api::SPEC_ENTRY.to_owned()),
+        large: Some(uploaded.entry()),
+        ..ArchiveLimits::default()
+    };
+    let staged =
+        with_store(&node.opened.store, move |store| store.stage_archive(upload, &limits)).await?;
     let mut warnings = staged.notes.clone();
     steps.done(
         "unpack",
         format!("{} files, {} bytes, sha256:{}", staged.files, staged.bytes, &staged.hash[..8]),
     );
-    let spec = spec(&name, &staged).await?;
+    let mut spec = spec(&name, &staged).await?;
     check(node, &spec)?;
     mote_tenants::namespaces::confined::check_names(&spec).await?;
     golang::check(&node.opened.interpreters, &spec)?;
@@ -156,6 +159,19 @@ async fn attempt(
     let mut trees = vec![staged.path.clone()];
     namespaces::room_on_disk(node, &name, trees.clone()).await?;
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
+    let image =
+        images::complete(node, &mut spec, uploaded, options.registry_login.as_ref()).await?;
+    if let (Some(image), Some(named)) = (&image, &spec.image) {
+        let layers = match image.layers.len() {
+            1 => "1 layer".to_owned(),
+            several => format!("{several} layers"),
+        };
+        let size = mote_core::fault::rounded_bytes_text(image.bytes);
+        steps.done("image", format!("{}, {layers}, {size}", named.shown()));
+        trees.extend(image.layers.iter().cloned());
+        trees.extend(images::folders_of(node, &name).await?);
+        namespaces::room_on_disk(node, &name, trees.clone()).await?;
+    }
     warnings.extend(recipient_warnings(&node.data_path.engine, &node.outgoing, &spec));
     warnings.extend(route_warnings(&node.data_path.engine, &node.config, &spec));
     warnings.extend(cors_warning(&node.config, &spec));
@@ -202,7 +218,7 @@ async fn attempt(
             // Even a dry run starts the worker of chains, because only this worker can check the
             // tasks, and it runs none of the user's code.
             let code = staged.path.clone();
-            let revision = node.data_path.engine.revision(spec, result.revision, code, None);
+            let revision = node.data_path.engine.revision(spec, result.revision, code, None, None);
             node.deployed.trees.keep(&revision);
             let read = rollout::warm(node, &revision).await;
             node.data_path.engine.discard(&revision);
@@ -230,19 +246,23 @@ async fn attempt(
                 .with_hint("a revision never changes: deploy the change under a new number"));
         }
     }
-    let packages = if spec.runtime == Runtime::Go {
-        Some(golang::build(node, &spec, &staged).await?)
-    } else {
-        packages::install(node, &spec, &staged, &mut warnings).await?
+    let packages = match spec.runtime {
+        Runtime::Go => Some(golang::build(node, &spec, &staged).await?),
+        Runtime::Wasm => Some(wasm::build(node, &spec, &staged).await?),
+        _ => packages::install(node, &spec, &staged, &mut warnings).await?,
     };
     if let Some(packages) = &packages {
-        let step = if spec.runtime == Runtime::Go { "build" } else { "packages" };
+        let step = match spec.runtime {
+            Runtime::Go => "build",
+            Runtime::Wasm => "compile",
+            _ => "packages",
+        };
         steps.done(step, packages.detail.clone());
         trees.push(packages.path.clone());
         namespaces::room_on_disk(node, &name, trees).await?;
     }
     let (revision, created_at_ms) =
-        start(node, spec, &staged, packages.as_ref(), &mut steps, options.place).await?;
+        start(node, spec, &staged, (packages.as_ref(), image), &mut steps, options.place).await?;
     if options.place.is_some() {
         node.data_path.engine.discard(&revision);
         result.revision = revision.number;
@@ -266,8 +286,8 @@ async fn attempt(
 }
 
 /// Whether the newest revision that has served, or a revision that serves now, has this code and
-/// this spec. If that newest revision no longer serves, somebody has rolled it back, and the
-/// rollback must stay.
+/// this spec. If that newest revision no longer serves, somebody has rolled it back, and this must
+/// not undo the rollback.
 async fn is_known(
     store: &Arc<Store>,
     spec: &FunctionSpec,
@@ -282,7 +302,8 @@ async fn is_known(
     Ok(newest.is_some_and(is_same) || serving.any(is_same))
 }
 
-/// Warns if a deploy replaces a function that has another origin, because this is seldom intended.
+/// Warns if a deploy replaces a function that came from another origin, because this is seldom
+/// intended.
 fn replaces(live: &Revision, spec: &FunctionSpec, options: &Options) -> Option<String> {
     let before = live.spec.origin.as_ref()?;
     let now = spec.origin.as_ref()?;
@@ -410,6 +431,11 @@ fn spec_of(name: &FunctionName, folder: &Path) -> Result<FunctionSpec, Problem> 
     }
 }
 
+/// The answer if the upload cannot be kept.
+fn no_room(error: &std::io::Error) -> Problem {
+    Problem::new(507, "M0704", format!("cannot make a file for the upload: {error}"))
+}
+
 /// The answer that lists the mistakes in a project.
 pub(super) fn refused(mistakes: &mote_spec::toml_reader::Mistakes) -> Problem {
     let Some(first) = mistakes.0.first() else { return Problem::new(422, "M0303", "refused") };
@@ -436,7 +462,7 @@ async fn start(
     node: &Arc<Node>,
     spec: FunctionSpec,
     staged: &StagedCode,
-    packages: Option<&packages::Installed>,
+    (packages, image): (Option<&packages::Installed>, Option<Image>),
     steps: &mut Steps,
     place: Option<Place>,
 ) -> Result<(Arc<Revision>, u64), Problem> {
@@ -453,8 +479,13 @@ async fn start(
         .map_err(|error| internal(&error))?
         .map_err(|error| store_problem(&error))?;
     let packages_dir = packages.map(|packages| packages.path.clone());
-    let revision =
-        node.data_path.engine.revision(spec, row.revision, staged.path.clone(), packages_dir);
+    let revision = node.data_path.engine.revision(
+        spec,
+        row.revision,
+        staged.path.clone(),
+        packages_dir,
+        image.map(images::runnable),
+    );
     node.deployed.trees.keep(&revision);
     if place.is_some_and(|place| !place.warm) {
         return Ok((revision, row.created_at_ms));

@@ -1,5 +1,5 @@
-//! A node for one developer. A guest in the same process sees each call, repeats calls, and reaches
-//! debuggers. Start reading at [`Guest`].
+//! A node for one developer. In the same process, a guest sees each call, repeats calls, and
+//! connects debuggers. Start reading at [`Guest`].
 //!
 //! The guest deploys through the management socket, as every other client does.
 
@@ -31,26 +31,25 @@ use tokio::sync::mpsc;
 use crate::Node;
 use crate::kept::{Budget, Kept};
 
-/// How many calls may wait until the guest has shown them. Further ones are not shown.
+/// How many calls may wait until the guest has shown them. Further calls are not shown.
 const CALLS_WAITING_MAX: usize = 64;
 /// The bodies that are kept at once.
 const KEPT_BYTES_MAX: usize = 256 << 20;
 /// The longest part of an answer that the guest receives when it repeats a call.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// The longest output of a program that is shown. A program that writes more waits for nobody, and is
-/// ended.
+/// The longest output of a program that is shown. A program that writes more is ended.
 const OUTPUT_BYTES_MAX: u64 = 64 << 20;
-/// Ports that are tried for a debugger, from the usual one of its language.
+/// How many ports are tried for a debugger, starting at the usual one for its language.
 const PORTS_TRIED: u16 = 64;
-/// How often the folder is made if another node removes it.
+/// How often making the folder is tried, because another node may remove it.
 const FOLDER_TRIES: u32 = 10;
 
-/// What runs next to the node, on a thread of its own. The node stops when it returns.
+/// The guest, which runs next to the node on its own thread. The node stops when the guest returns.
 pub struct Guest {
     /// Returns the exit code of the process.
     pub run: Box<dyn FnOnce(DevNode) -> u8 + Send>,
-    /// The folder for everything that the node writes. The node makes it when a signal no longer ends
-    /// the process at once, and the caller removes it afterwards.
+    /// The folder for everything that the node writes. The node makes the folder once a signal no
+    /// longer ends the process at once, and the caller removes it afterwards.
     pub folder: PathBuf,
     /// Sockets that the node takes instead of binding the addresses of its settings: HTTP and CoAP.
     pub sockets: (Option<std::net::TcpListener>, Option<std::net::UdpSocket>),
@@ -58,7 +57,7 @@ pub struct Guest {
 
 impl Guest {
     /// Makes the folder, which only its owner can list, and which sandboxes enter as other users.
-    /// Returns its lock. A later node removes a folder that nobody has locked.
+    /// Returns its lock. A later node removes folders that nobody has locked.
     pub(crate) fn make_folder(&self) -> anyhow::Result<File> {
         let mut made = self.try_to_make_folder();
         for _ in 1..FOLDER_TRIES {
@@ -85,8 +84,8 @@ impl Guest {
     }
 }
 
-/// The signal that a terminal sends when it is closed. `None` if the process was started to go on
-/// without its terminal, as by nohup(1).
+/// The signal that a terminal sends when it is closed. `None` if the process was started so that it
+/// outlives its terminal, as by nohup(1).
 pub fn hangup() -> Option<Signal> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
@@ -95,7 +94,7 @@ pub fn hangup() -> Option<Signal> {
     (ignored >> (kind.as_raw_value() - 1) & 1 == 0).then(|| signal(kind).ok()).flatten()
 }
 
-/// Waits for a signal; for ever without one.
+/// Waits for the signal; waits forever if there is none.
 pub async fn received(signal: Option<&mut Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
@@ -212,7 +211,7 @@ impl Watch for Watcher {
                 again: Again { head, body },
                 answer,
             };
-            // A guest that shows too slowly misses calls.
+            // A guest that shows calls too slowly misses some.
             let _ = calls.try_send(call);
         }))
     }
@@ -225,7 +224,7 @@ fn kind_of(block: &[u8]) -> String {
 }
 
 impl Call {
-    /// The answer, if it was short enough and has ended, or the failure.
+    /// The answer, if it was short enough and has ended, or else the failure.
     pub fn answer(&self) -> Option<Answer> {
         if let Some(fault) = &self.fault {
             return Some(Answer::failed(self.status, fault.clone()));
@@ -319,8 +318,8 @@ impl DevNode {
     }
 
     /// Lets debuggers of this user and of root reach a function at a loopback port, the first free
-    /// one from `port` on. Calls `refused` with the user id of each other one, or with `None` if it is
-    /// not known.
+    /// one from `port` on. Refuses the debuggers of other users, and calls `refused` with the user
+    /// id of each one, or with `None` if it is not known.
     pub async fn debug(
         &self,
         function: &str,
@@ -347,7 +346,7 @@ fn null() -> Result<File, String> {
     File::open("/dev/null").map_err(|error| error.to_string())
 }
 
-/// Connects each debugger with the function's newest instance.
+/// Connects each debugger to the function's newest instance.
 async fn serve_debuggers(
     listener: TcpListener,
     node: Arc<Node>,
@@ -356,7 +355,8 @@ async fn serve_debuggers(
 ) {
     let own = geteuid().as_raw();
     while let Ok((mut outside, _)) = listener.accept().await {
-        // Every user of the machine can connect to a loopback port, and debuggers evaluate code.
+        // The check is needed because every user of the machine can connect to a loopback port, and
+        // a debugger can evaluate code.
         let user = owner(&outside);
         if user.is_none_or(|user| user != own && user != 0) {
             refused(user);
@@ -398,7 +398,8 @@ fn owner_in(line: &str, from: SocketAddrV4, to: SocketAddrV4) -> Option<u32> {
         return None;
     }
     let user = words.nth(3)?.parse().ok()?;
-    // A socket that its process has closed belongs to nobody. The kernel shows root as its user.
+    // A socket that its process has closed belongs to nobody, but the kernel shows root as its
+    // user.
     let inode = words.nth(1)?;
     (inode != "0").then_some(user)
 }
@@ -422,7 +423,7 @@ mod tests {
             let own = TcpStream::connect(address).await.unwrap();
             let (outside, _) = listener.accept().await.unwrap();
             assert_eq!(owner(&outside), Some(geteuid().as_raw()));
-            // Nobody holds the other end any more.
+            // No process holds the other end any longer.
             drop(own);
             assert_eq!(owner(&outside), None);
         }

@@ -5,7 +5,7 @@ use mote_sandbox::State;
 
 use super::{Node, advice, interpreters, nats, reach};
 
-/// How much advice for functions the report contains.
+/// How many pieces of advice for functions the report contains.
 const ADVICE_MAX: usize = 10;
 
 /// The checks that need a running node.
@@ -169,13 +169,27 @@ fn install(package: &str) -> String {
     format!("install it and start the node again, for example: apt install {package}")
 }
 
+fn of_npm(package: &str) -> String {
+    format!(
+        "install it and start the node again, for example: npm install --global {package}; it must \
+         be on the PATH of the node"
+    )
+}
+
 /// Whether the node is a cell in a Kubernetes pod. Nobody can change the files of such a pod.
 fn in_cluster() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
 }
 
 fn of_interpreters(found: &interpreters::Found) -> Vec<Check> {
-    let all = [("python", &found.python), ("node", &found.node), ("go", &found.go)];
+    let all = [
+        ("python", &found.python),
+        ("node", &found.node),
+        ("bun", &found.bun),
+        ("deno", &found.deno),
+        ("go", &found.go),
+        ("wasm", &found.wasm),
+    ];
     all.into_iter()
         .map(|(name, found)| match found {
             Ok(interpreter) => Check {
@@ -186,12 +200,19 @@ fn of_interpreters(found: &interpreters::Found) -> Vec<Check> {
             },
             Err(reason) => Check {
                 name: name.to_owned(),
-                state: CheckState::Warn,
+                // Few nodes have such functions, so their absence is no defect.
+                state: match name {
+                    "wasm" | "bun" | "deno" => CheckState::Ok,
+                    _ => CheckState::Warn,
+                },
                 detail: format!("{reason}: functions in it cannot be deployed"),
                 hint: Some(match (name, in_cluster()) {
                     (_, true) => "use an image of the cell that has it".to_owned(),
                     ("python", _) => install("python3"),
                     ("node", _) => install("nodejs"),
+                    ("bun", _) => of_npm("bun"),
+                    ("deno", _) => of_npm("deno"),
+                    ("wasm", _) => super::wasm::install(),
                     _ => install("golang"),
                 }),
             },

@@ -21,9 +21,10 @@ use super::store_work::{blocking, store_problem};
 use super::{Node, schedules, turns};
 use crate::log_line::{REMOVED, log_line};
 
-/// How long the removal of a function waits for the end of its log to be written.
+/// How long the removal of a function waits until the end of its log is written.
 const LOG_WAIT: Duration = Duration::from_secs(2);
-/// How many lines in memory are read at a time. Up to 16 parts wait for a client that does not read.
+/// How many lines in memory are read at a time. For a client that does not read, up to 16 such
+/// parts wait.
 const PART_LINES: usize = 16;
 
 /// The live revision of `name`, or 404 with similar names.
@@ -55,8 +56,8 @@ pub(crate) async fn remove_in_turn(node: &Node, revision: &Revision) -> Result<(
     let name = revision.spec.name.as_str();
     let store = node.opened.store.clone();
     let function = revision.spec.name.clone();
-    // The end of the log is on disk first: a later function of this name must not show these lines,
-    // also if the node is killed meanwhile.
+    // The end of the log is written to disk first: a later function of this name must not show the
+    // earlier lines, even if the node is killed meanwhile.
     revision.log.platform(LogLevel::Info, 0, 0, REMOVED);
     let logs = node.opened.logs.clone();
     blocking(move || {
@@ -78,7 +79,7 @@ pub(crate) async fn remove_in_turn(node: &Node, revision: &Revision) -> Result<(
     Ok(())
 }
 
-/// Replaces the manifest's bounds by `bounds`, also after restarts.
+/// Replaces the manifest's bounds by `bounds`; this survives restarts.
 pub(crate) async fn set_bounds(
     store: &Arc<Store>,
     revision: &Arc<Revision>,

@@ -3,8 +3,8 @@
 //! each combination of code, entry, worker and Go version.
 //!
 //! A build runs in the sandbox for installations. It runs none of the function's code, because cgo
-//! is off and `go` runs no scripts of modules. Therefore builds can safely share one cache of
-//! compiled packages.
+//! is off and `go` runs no scripts of modules. So builds can safely share one cache of compiled
+//! packages.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,7 +27,7 @@ use super::store_work::{blocking, store_problem};
 /// The cache is emptied when it holds more than this. `go` cannot remove single modules from it.
 const CACHE_BYTES_MAX: u64 = 2 << 30;
 /// How long a build may wait for other builds of its namespace, because their compilers use the
-/// same cache. For each other namespace that came first, the build may wait this long again.
+/// same cache. For each other namespace whose turn comes first, it may wait this long again.
 const TURN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(600);
 /// The script that runs `go build`. If the module's own lists lack entries, the build adds them
 /// instead of failing.
@@ -88,8 +88,8 @@ pub(crate) async fn build(
         .unwrap_or_else(|_| Err(packages::failed("the node could not read the code")))?;
     let kept = node.config.go_cache.clone();
     let cache = cache(kept.unwrap_or_else(|| node.config.data.join("go-cache"))).await?;
-    // `go` fetches a module from the host in the module's name, unless the configuration permits
-    // only a proxy.
+    // `go` fetches a module from the host that the module's name contains, unless the configuration
+    // permits only a proxy.
     let registries = Arc::new(Registries::of(Client::Go, &spec.name, BTreeSet::new()));
     let request = request(node, spec, staged, &staging, (&target, cache, &registries)).await?;
     let serve = |listeners| registries.clone().serve(listeners);

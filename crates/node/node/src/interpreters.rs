@@ -10,11 +10,11 @@ use tokio::process::Command;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// Longest time in which an interpreter must have compiled its shim.
+/// The time within which an interpreter must have compiled its shim.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Compiles the shims while the node starts, so that interpreters load them compiled. An
-/// interpreter that starts before this has ended compiles its shim itself.
+/// interpreter that starts earlier compiles its shim itself.
 pub(super) fn compile_shims(found: &Found, shims: &Path, on: &Handle) -> JoinHandle<()> {
     let to_do = |found: &Result<Interpreter, String>, by: Compile| {
         let found = found.as_ref().ok()?;
@@ -52,6 +52,9 @@ pub(super) fn for_engine(found: &Found) -> mote_engine::Interpreters {
                 .collect()
         })
     };
+    let with_options = |interpreter, options: &[&str], shim: &str| {
+        command(interpreter, &[options, &[&format!("/mote/{shim}")]].concat())
+    };
     mote_engine::Interpreters {
         python: command(
             &found.python,
@@ -61,6 +64,12 @@ pub(super) fn for_engine(found: &Found) -> mote_engine::Interpreters {
             ],
         ),
         node: command(&found.node, &[&format!("/mote/{}", mote_build::shims::NODE_START)]),
+        bun: with_options(&found.bun, &mote_build::shims::BUN_OPTIONS, mote_build::shims::BUN_SHIM),
+        deno: with_options(
+            &found.deno,
+            &mote_build::shims::DENO_OPTIONS,
+            mote_build::shims::DENO_SHIM,
+        ),
         path: found.path(),
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps the bodies of calls and answers, for somebody who repeats or records them.
+//! Keeps the bodies of calls and answers for a guest or a recording that needs them later.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Budget {
     }
 }
 
-/// Bytes of a budget, which gets them back when this is dropped.
+/// Bytes taken from a budget. Dropping this gives them back.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<Budget>,
@@ -32,7 +32,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Takes more bytes. Returns whether there were so many.
+    /// Takes more bytes. Returns whether the budget had that many.
     fn grow(&mut self, bytes: usize) -> bool {
         let less = |left: usize| left.checked_sub(bytes);
         let taken = self.budget.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
@@ -47,7 +47,7 @@ impl Drop for Share {
     }
 }
 
-/// A body. That of a stream is kept while it is read.
+/// A body. If it is a stream, it is kept while it is read.
 #[derive(Debug)]
 pub(crate) enum Kept {
     /// The share gives its bytes back when it is dropped.
@@ -82,10 +82,10 @@ impl Reading {
     }
 }
 
-/// What lives as long as a stream is read.
+/// A value that lives for as long as a stream is read.
 pub(crate) type Guest = Box<dyn Any + Send>;
 
-/// Passes a stream on, and keeps what passes.
+/// Passes a stream on, and keeps the chunks that pass.
 struct Tee {
     source: Box<dyn BodySource>,
     kept: Arc<Mutex<Reading>>,
@@ -113,8 +113,8 @@ impl BodySource for Tee {
 }
 
 impl Kept {
-    /// Keeps a body without changing what its reader receives. If it is a stream, `guest` is dropped
-    /// when nobody reads it any more, otherwise at once.
+    /// Keeps a body without changing what its reader receives. If it is a stream, `guest` is
+    /// dropped when the stream's reader is done with it, otherwise at once.
     pub(crate) fn of(body: &mut Body, budget: &Arc<Budget>, guest: Option<Guest>) -> Self {
         let mut share = Share { budget: budget.clone(), bytes: 0 };
         match std::mem::take(body) {

@@ -1,6 +1,7 @@
-//! Packages that outlive a developer's node: one folder for each key, as in the store.
+//! Packages that outlive a developer's node. They have one folder for each key, as in the store.
 //!
-//! Nothing depends on these folders. If one cannot be read or written, the packages are installed.
+//! Nothing depends on these folders. If a folder cannot be read or written, the packages are
+//! installed instead.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -30,15 +31,15 @@ pub(crate) async fn keep(kept: PathBuf, key: String, from: PathBuf) {
         }
     });
     let _ = emptied.await;
-    // The folder gets its name when it is complete.
+    // The folder gets its final name only when it is complete.
     let Ok(staging) = tempfile::Builder::new().prefix(".new-").tempdir_in(&kept) else { return };
     if copy(&from, staging.path()).await {
         let _ = std::fs::rename(staging.keep(), to);
     }
 }
 
-/// Copies what is in a folder, with its links and modes. Where the file system can share the blocks of
-/// both, nothing is copied.
+/// Copies the content of a folder, with its links and modes. If the file system can share blocks
+/// between the two files, no data is copied.
 async fn copy(from: &Path, to: &Path) -> bool {
     let copied = Command::new("cp")
         .args(["-a", "--reflink=auto", "--"])

@@ -17,8 +17,8 @@ use mote_tenants::namespaces::{Namespaces, no_such_key as unknown};
 
 use super::store_work::{blocking, with_store};
 
-/// Limits: callers with a key in the default namespace, callers with a key in any other namespace,
-/// and patterns of one key.
+/// The maximum numbers of callers with a key in the default namespace, of callers with a key in any
+/// other namespace, and of patterns of one key.
 const KEYS_MAX: i64 = 10_000;
 const NAMESPACE_KEYS_MAX: i64 = 1_000;
 const PATTERNS_MAX: usize = 64;
@@ -27,7 +27,7 @@ const YEARS_MS_MAX: u64 = 100 * 365 * 86_400_000;
 
 /// The engine as callers reach it, and the checks in front of it.
 pub(crate) struct Callers {
-    /// The engine, behind the layer that accepts invocations which run later.
+    /// The engine, behind the layer that accepts invocations that run later.
     pub(crate) invoker: Deferring<Engine>,
     /// Decides which callers from outside may call a function.
     pub(crate) guard: Guard,

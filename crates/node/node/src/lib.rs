@@ -10,7 +10,7 @@
 //! - `up.rs`: forks the zygote, then starts the node
 //! - `run.rs`, `run/`, `listeners.rs`: the steps of start and stop; the sockets, which the node
 //!   binds or is given
-//! - `develop.rs`, `kept_packages.rs`: what `mote dev` sees of the node, and what outlives it
+//! - `develop.rs`, `kept_packages.rs`: what `mote dev` sees of the node, and what outlives the node
 //! - `node.rs`: the parts of a running node
 //! - `addresses.rs`, `deployed.rs`: where clients reach the node; what the node keeps for each
 //!   function
@@ -18,11 +18,12 @@
 //! - `deploy.rs`, `rollout.rs`: a deploy, and the switch between revisions
 //! - `access_warnings.rs`, `spec_check.rs`: a deploy's warnings about a spec, and the specs it
 //!   refuses
-//! - `packages.rs`, `golang.rs`, `interpreters.rs`: installations and builds, with `mote-build`
+//! - `packages.rs`, `golang.rs`, `wasm.rs`, `interpreters.rs`: installations and builds, with
+//!   `mote-build`
 //! - `fronts/`: the fronts over the engine; `dtls.rs` starts `mote-dtls`
-//! - `services/`: answers to what functions ask of their node
-//! - `compat.rs`, `code.rs`: what other platforms' APIs may use of the node, and deploys through
-//!   them
+//! - `services/`: answers to the requests of functions to their node
+//! - `compat.rs`, `code.rs`: the parts of the node that other platforms' APIs may use, and deploys
+//!   through these APIs
 //! - `admin/`: the management API
 //! - `accepted.rs`, `schedules.rs`, `mqtt.rs`, `nats.rs`, `cells.rs`, `https.rs`, `keys.rs`,
 //!   `secrets.rs`, `namespaces.rs`, `operators.rs`, `ports.rs`: the node's side of each of these
@@ -47,6 +48,7 @@ mod functions;
 mod golang;
 mod https;
 mod ids;
+mod images;
 mod interpreters;
 mod kept;
 mod kept_packages;
@@ -76,6 +78,7 @@ mod traces;
 mod turns;
 mod unusable;
 mod up;
+mod wasm;
 
 pub use crate::config::{
     CellSettings, Config, NatsServers, OwnBroker, PlatformApis, Share, TinyFaas,

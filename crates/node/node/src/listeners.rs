@@ -88,8 +88,8 @@ impl Listeners {
     }
 }
 
-/// Adds all other addresses in use to the error about one address, so that the owner can change all
-/// of them at once.
+/// Adds all other addresses that are in use to the error about one address, so that the owner can
+/// change all of them at once.
 fn with_others(mut error: anyhow::Error, config: &Config, is_given: [bool; 3]) -> anyhow::Error {
     let Some(busy) = error.downcast_mut::<AddressError>() else { return error };
     if busy.source.kind() != std::io::ErrorKind::AddrInUse {

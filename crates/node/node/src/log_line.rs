@@ -5,7 +5,7 @@ use mote_api::types::{LogLine, LogStream};
 use mote_engine::revision::logs::{LogLevel, LogLine as EngineLine, LogSource};
 
 /// The message of the platform with which the log of a removed function ends. Nobody sees lines
-/// before it, because a later function of this name may belong to somebody else.
+/// before this message, because a later function of this name may belong to somebody else.
 pub(crate) const REMOVED: &str = "removed";
 
 pub(crate) fn log_line(function: &str, line: &EngineLine) -> LogLine {

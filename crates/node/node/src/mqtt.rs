@@ -49,7 +49,7 @@ pub(crate) struct Mqtt {
 }
 
 /// Starts the node's own broker. `handover` is set if the broker speaks TLS. Each of `namespaces`
-/// has its own part of what the broker keeps.
+/// has its own part of the space in which the broker keeps messages.
 pub(super) async fn start_broker(
     own: &OwnBroker,
     data: &Path,

@@ -27,7 +27,7 @@ use super::{Node, functions, keys, operators, secrets, turns};
 /// How long a removal waits until the changes, instances and invocations of the namespace have
 /// ended.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How long a removal pauses before it checks again whether they have ended.
+/// How long a removal pauses between two such checks.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) async fn open(store: &Arc<Store>, config: &Config) -> Result<Arc<Namespaces>> {
@@ -137,7 +137,7 @@ pub(crate) async fn update(node: &Arc<Node>, name: &str, quotas: Quotas) -> Resu
     describe(node, name).await
 }
 
-/// Fails if `name` would be one function more than its namespace may have.
+/// Fails if, with `name`, the namespace would have more functions than it may.
 pub(super) fn room_for(node: &Node, name: &FunctionName) -> Result<(), Problem> {
     let Some(namespace) = name.namespace() else { return Ok(()) };
     let Some(most) = node.tenants.namespaces.get(namespace)?.quotas.functions else {
@@ -232,7 +232,7 @@ async fn empty(node: &Arc<Node>, name: &str, until: Instant) -> Result<(), Probl
     with_store(&node.opened.store, move |store| store.remove_all_of(&wanted)).await?;
     node.data_path.engine.forget(|function| function.namespace() == Some(name));
     // Invocations that were accepted before the functions were removed may have reached the disk
-    // since the first call.
+    // since the first call of this method.
     forget_invocations(&node.accepted.journals, name, until).await?;
     // The namespace publishes no more messages from here on, but earlier ones may still wait.
     let own = format!(".{name}");

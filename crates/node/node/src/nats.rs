@@ -1,5 +1,5 @@
-//! The node's side of NATS: it starts the process `mote-nats`, and chooses where the state of
-//! functions is kept.
+//! The node's side of NATS: it starts the process `mote-nats`, and chooses where functions' state
+//! is kept.
 
 use std::io;
 use std::path::Path;

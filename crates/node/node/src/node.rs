@@ -66,7 +66,7 @@ impl Node {
     pub(crate) fn urls(&self, spec: &mote_spec::FunctionSpec) -> Urls {
         let name = &spec.name;
         let access = self.config.access_of(spec.access);
-        // A CoAP request cannot carry a token or a signature, because no option exists for them.
+        // A CoAP request cannot carry a token or a signature, because CoAP has no option for them.
         let is_open = !matches!(access, Access::Jwt | Access::Webhook);
         // The default port of the scheme is left out.
         let at = |scheme: &'static str, port: u16| {

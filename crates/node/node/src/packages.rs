@@ -1,6 +1,6 @@
 //! Installs the packages of a function during a deploy, once for each lock file, runtime version
-//! and machine. An installation runs in a sandbox that can reach registries. Otherwise it sees only
-//! what a function sees.
+//! and machine. An installation runs in a sandbox that can reach registries, but otherwise sees
+//! only what a function sees.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +27,8 @@ const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 const INSTALL_MEMORY_BYTES_MIN: u64 = 1 << 30;
 const INSTALL_MEMORY_BYTES_MAX: u64 = 8 << 30;
 /// The folder for the client's temporary files. It is not in `/tmp`, because `/tmp` is held in
-/// memory, and there the archives of large frameworks would need more than the installation itself.
+/// memory, where the archives of large frameworks would need more space than the installation
+/// itself.
 const TEMPORARY: &str = ".mote-tmp";
 const INSTALL_PIDS: u32 = 512;
 const INSTALL_TMP_BYTES: u64 = 1 << 30;
@@ -146,7 +147,8 @@ async fn run(
     wanted: &Wanted,
     staging: &PackagesStaging,
 ) -> Result<BuildOutcome, Problem> {
-    // Of the function, the installation sees only the inputs from which its key is computed.
+    // The only files of the function that the installation sees are the inputs from which its key
+    // is computed.
     let shown = if wanted.inputs.whole_code {
         code.to_owned()
     } else {
@@ -171,8 +173,8 @@ async fn run(
         .map_err(|error| failed(&format!("cannot install packages: {}", error_chain(&error))))
 }
 
-/// How many bytes one more installation may write, and how many it must leave free.
-async fn room(node: &Node, name: &FunctionName) -> Result<(u64, u64), Problem> {
+/// How many bytes a further installation may write, and how many it must leave free.
+pub(super) async fn room(node: &Node, name: &FunctionName) -> Result<(u64, u64), Problem> {
     let own = namespaces::room_on_disk(node, name, Vec::new()).await?;
     let data = node.config.data.clone();
     let counted = blocking(move || {
@@ -252,7 +254,7 @@ pub(super) async fn request(
 
 /// The memory that an installation may use on a machine with `machine` bytes, of which instances
 /// may use `budget`.
-fn install_memory_bytes(machine: u64, budget: u64) -> u64 {
+pub(super) fn install_memory_bytes(machine: u64, budget: u64) -> u64 {
     (machine / 2).clamp(INSTALL_MEMORY_BYTES_MIN, INSTALL_MEMORY_BYTES_MAX).min(budget)
 }
 

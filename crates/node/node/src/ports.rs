@@ -2,11 +2,10 @@
 //! on these ports.
 //!
 //! Such a listener is another front over the node's calls, except that one function answers every
-//! request. Therefore every rule of the HTTP front also holds here. Whoever makes a revision live
-//! first [reserves](Ports::reserve) its port, which binds the port, and
-//! [serves](Reservation::serve) the port once the revision is live. If a port cannot be bound, the
-//! change is refused before anything has changed. This module must not know revisions, the store,
-//! or how a request is answered.
+//! request. So every rule of the HTTP front also applies here. Whoever makes a revision live first
+//! [reserves](Ports::reserve) its port, which binds the port, and [serves](Reservation::serve) the
+//! port once the revision is live. If a port cannot be bound, the change is refused before anything
+//! has changed. This module must not know revisions, the store, or how a request is answered.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
@@ -77,7 +76,7 @@ pub struct Reservation {
     ports: Ports,
     function: FunctionName,
     port: Option<u16>,
-    /// `None` if the function has no port, or if the port was already its own.
+    /// `None` if the function has no port, or if the port already belonged to it.
     listener: Option<std::net::TcpListener>,
 }
 
@@ -102,7 +101,7 @@ impl Ports {
     pub fn follow(&self, config: &mut http::Config, calls: &Calls, runtime: &Handle) {
         config.bounds = Some(http::Bounds::new(config));
         // All paths on the port belong to the function, even those at which a certificate authority
-        // checks for proofs.
+        // would check challenges.
         let config = http::Config { well_known: None, ..config.clone() };
         let calls = calls.clone();
         let runtime = runtime.clone();
@@ -341,7 +340,8 @@ impl Ports {
 }
 
 impl Reservation {
-    /// Serves the reserved port, and closes the function's previous port if it was another one.
+    /// Serves the reserved port, and closes the function's previous port if that was a different
+    /// one.
     pub fn serve(mut self) {
         self.ports.close_but(&self.function, self.port);
         if let (Some(port), Some(listener)) = (self.port, self.listener.take()) {
@@ -366,7 +366,7 @@ fn port_of(spec: &FunctionSpec) -> Option<u16> {
     Some(spec.http.as_ref()?.node_port?.get())
 }
 
-/// Whether the port belongs to the function. Fails if it belongs to another one.
+/// Whether the port belongs to the function. Fails if the port belongs to another function.
 fn held_by(all: &BTreeMap<u16, Held>, function: &FunctionName, port: u16) -> Result<bool, Problem> {
     match all.get(&port).map(|held| &held.function) {
         None => Ok(false),

@@ -1,5 +1,5 @@
-//! Records the calls of one function for a client of the management API. It sees calls through the
-//! engine's watch, and only while a client reads.
+//! Records the calls of one function for a client of the management API. The recorder sees calls
+//! through the engine's watch, and only while a client reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,12 +19,13 @@ use tokio::sync::mpsc;
 
 use crate::kept::{Budget, Kept};
 
-/// The bodies that all recordings of a node keep at once, until their clients have read them.
+/// The maximum number of bytes in bodies that all recordings of a node keep until their clients
+/// have read them.
 const KEPT_BYTES_MAX: usize = 16 << 20;
-/// The calls of a recording that wait for its client. Further ones are missed.
+/// The maximum number of calls in a recording that wait for its client. Further calls are left out.
 const WAITING_MAX: usize = 64;
-/// The recordings that run at once, and those of one function. A namespace may hold all of them until
-/// another one asks; then it may hold half.
+/// The maximum number of recordings that run at once: in total, and of one function. A namespace
+/// may hold all of them until another namespace asks for one; from then on, it may hold half.
 const RECORDINGS_MAX: usize = 16;
 const RECORDINGS_OF_ONE_MAX: usize = 4;
 
@@ -38,7 +39,7 @@ pub(crate) struct Recordings {
 
 impl Default for Recordings {
     fn default() -> Self {
-        // The shares of namespaces limit all of them together.
+        // The shares of the namespaces also limit the total.
         let running = Shares::new(2 * RECORDINGS_MAX, RECORDINGS_OF_ONE_MAX);
         let of_namespaces = Shares::even(RECORDINGS_MAX);
         Self { running, of_namespaces, budget: Budget::of(KEPT_BYTES_MAX) }
@@ -46,8 +47,8 @@ impl Default for Recordings {
 }
 
 impl Recordings {
-    /// Begins to record the calls of a function. It ends when the result is dropped. Fails if too
-    /// many recordings are running.
+    /// Begins to record the calls of a function. The recording ends when the result is dropped.
+    /// Fails if too many recordings are running.
     pub(crate) fn begin(&self, engine: &Engine, function: &str) -> Result<Recording, Exceeded> {
         let namespace = split(function).1.map(str::to_owned);
         let place =
@@ -107,8 +108,8 @@ struct SeenAnswer {
     fault: Option<String>,
 }
 
-/// Sends a call to the client when it is dropped: when its answer has begun, and nobody reads the
-/// answer any more.
+/// Sends a call to the client when this is dropped, which happens when the answer has begun and is
+/// no longer being read.
 struct Sent {
     seen: Mutex<Option<Box<Seen>>>,
     to: Arc<To>,
@@ -201,7 +202,7 @@ fn recorded(body: &Kept) -> RecordedBody {
     }
 }
 
-/// The fields of a header block, and the names of those that are left out.
+/// The fields of a header block, and the names of the fields that are left out.
 fn fields(block: &[u8]) -> (Vec<(String, String)>, Vec<String>) {
     let mut kept = Vec::new();
     let mut left_out = Vec::new();

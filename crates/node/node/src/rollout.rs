@@ -1,7 +1,8 @@
 //! Which revisions serve a function: rollbacks, traffic splits, and the switch itself.
 //!
 //! A revision receives traffic only after one of its instances has been ready. A change of traffic
-//! is durable before it takes effect, and it takes effect before the caller receives the answer.
+//! is durable before it takes effect, and it takes effect before the sender of the request receives
+//! the answer.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,9 +24,9 @@ use mote_store::{RevisionState, Store, StoredRevision};
 use super::spec_check::{self, check};
 use super::store_work::{internal, with_store};
 use super::turns::turn;
-use super::{Node, functions, schedules};
+use super::{Node, functions, images, schedules};
 
-/// How many log lines are searched for those of a failed start, and how many of the last ones the
+/// How many log lines are searched for those of a failed start, and how many of the last lines the
 /// error shows for a live function. `mote logs` shows the other lines of such a function.
 const LINES_LOOKED_AT: usize = 1_000;
 const LINES_OF_LIVE: usize = 5;
@@ -63,6 +64,7 @@ pub(crate) async fn revisions(
             created_at: Timestamp::from_unix_ms(stored.created_at_ms),
             age_ms: now.saturating_sub(stored.created_at_ms),
             code: stored.code_hash,
+            image: stored.spec.image.as_ref().map(|image| image.shown()),
         }
     };
     let revisions = stored.into_iter().map(info).collect();
@@ -174,9 +176,9 @@ async fn change(
     })
 }
 
-/// Returns every revision that `then` reaches, and separately those that did not serve before. With
-/// `warm`, each of them must have had a ready instance. If one of them does not become ready, all
-/// the new ones are stopped.
+/// Returns all revisions that `then` reaches and, separately, the new ones that did not serve before.
+/// If `is_warmed`, waits until each new revision has had a ready instance. If one does not become ready,
+/// stops all new revisions.
 async fn ready(
     node: &Arc<Node>,
     name: &FunctionName,
@@ -229,6 +231,7 @@ fn revive(node: &Node, stored: &StoredRevision) -> Result<Arc<Revision>, Problem
         stored.revision,
         stored.code_path.clone(),
         stored.packages_path.clone(),
+        images::stored(&node.opened.images, &stored.spec),
     );
     node.deployed.trees.keep(&revision);
     Ok(revision)
@@ -267,8 +270,8 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
     let said: Vec<String> = lines
         .iter()
         .filter(|line| line.revision == revision.number && line.sequence > since)
-        // Leaves out lines that contain the reason and more text. The last line of a trace equals
-        // the reason and stays.
+        // Leaves out lines that contain the reason and further text. The last line of a trace
+        // equals the reason, so it stays.
         .filter(|line| line.text == reason || !line.text.contains(&reason))
         .map(|line| format!("  | {}", line.text))
         .collect();
@@ -310,7 +313,7 @@ fn first_and_last(lines: &[String]) -> Vec<String> {
 fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
     let quoted = |after: &str| {
         let rest = text.split_once(after)?.1;
-        let name = rest.split_once('\'')?.0;
+        let name = rest.split_once(['\'', '"'])?.0;
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-.@/".contains(c);
         (!name.is_empty() && name.len() <= 100 && name.chars().all(plain)).then_some(name)
     };
@@ -342,9 +345,25 @@ fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
                  code and deploy again; if you deployed a single file, put both into a folder"
             ))
         }
-        Runtime::Node => {
-            let package =
-                quoted("Cannot find package '").or_else(|| quoted("Cannot find module '"))?;
+        Runtime::Node | Runtime::Bun | Runtime::Deno => {
+            let is_remote = ["--no-remote", "'npm:", "'jsr:", "\"npm:", "\"jsr:", "reading \"http"]
+                .iter()
+                .any(|sign| text.contains(sign));
+            if is_remote {
+                return Some(
+                    "a function downloads nothing when it starts: list the package in the dependencies \
+                     of package.json next to the code, import it by its name, and deploy again; \
+                     packages of JSR are on npm too: https://jsr.io/docs/npm-compatibility"
+                        .to_owned(),
+                );
+            }
+            let signs = [
+                "Cannot find package '",
+                "Cannot find module '",
+                "Import \"",
+                "Could not resolve \"",
+            ];
+            let package = signs.iter().find_map(|sign| quoted(sign))?;
             (!package.starts_with(['.', '/'])).then(|| {
                 format!(
                     "if `{package}` is a package, list it in the dependencies of package.json next to \
@@ -372,8 +391,8 @@ pub(super) async fn switch(
     };
     let serving = Serving::new(to.split.clone(), revisions).ok_or_else(missing)?;
     let spec = &serving.live().spec;
-    // Two functions that are deployed at the same time do not see each other's routes during their
-    // checks. Therefore their routes are checked again here, one function at a time.
+    // When two functions are deployed at the same time, their checks do not see each other's
+    // routes. So the routes are checked again here, one function at a time.
     let _turn = match spec.routes() {
         [] => None,
         _ => Some(node.deploys.route_turn.lock().await),

@@ -46,17 +46,17 @@ use management::Management;
 use open::Opened;
 use thread::runtime_on_thread;
 
-/// How long running calls may continue when a developer stops the node.
+/// How long running calls may continue after a developer stops the node.
 const DEV_STOP_GRACE: Duration = Duration::from_secs(1);
 
 /// What a node is for.
 pub(crate) enum Purpose {
-    /// Serves functions, and first deploys these projects.
+    /// Deploys these projects, and then serves functions.
     Serve(Vec<PathBuf>),
     Develop(Guest),
 }
 
-/// Waits for the end of a guest, which a signal also asks for.
+/// Waits for the end of a guest. A signal also asks the guest to end.
 async fn ended(mut guest: oneshot::Receiver<u8>, signals: &mut Signals) -> u8 {
     let code = tokio::select! {
         code = &mut guest => Some(code),
@@ -64,7 +64,7 @@ async fn ended(mut guest: oneshot::Receiver<u8>, signals: &mut Signals) -> u8 {
     };
     let code = match code {
         Some(code) => Ok(code),
-        // The guest receives the signal, too, unless the signal came before the guest.
+        // The guest receives the signal, too, unless the signal came before the guest started.
         None => tokio::time::timeout(DEV_STOP_GRACE, guest).await.or(Ok::<_, u8>(Ok(exit::DONE))),
     };
     code.map_or(exit::DONE, |code| code.unwrap_or(exit::FAILED))
@@ -192,14 +192,14 @@ async fn serve(
     }
     tokio::select! {
         () = stop::stop(&node, &mut fronts, &mut apis) => {}
-        // Nobody but the developer waits for these calls.
+        // Only the developer waits for these calls.
         () = tokio::time::sleep(DEV_STOP_GRACE), if develops => {}
         // A second signal ends the wait for the stop.
         () = signals.received() => {}
     }
     tracing::info!("the node has stopped");
     if develops {
-        // Otherwise its process could still write into the folder while the folder is removed.
+        // Otherwise, its process might still write to the folder while the folder is removed.
         compiling.abort();
         let _ = compiling.await;
     }

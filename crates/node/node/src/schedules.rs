@@ -1,4 +1,4 @@
-//! The schedules of functions: which schedules this node runs, and how they are listed.
+//! The schedules of functions: which schedules this node runs, and how schedules are listed.
 
 use std::sync::Arc;
 
@@ -18,11 +18,12 @@ use super::store_work::blocking;
 
 /// The key under which the store keeps the time up to which schedules have been handled.
 const MARK: &str = "schedules";
-/// A list looks up in the journal the states of at most this many last runs.
+/// When schedules are listed, the states of at most this many last runs are looked up in the
+/// journal.
 const STATES_MAX: usize = 1_000;
 
 /// Makes the schedules of a node, none of which is known yet. Their runs go into the journal
-/// `shared`, or if that is `None`, into the node's own journal. Blocks, because it reads the store.
+/// `shared` or, if that is `None`, into the node's own journal. Blocks, because it reads the store.
 pub(super) fn open(
     store: Arc<Store>,
     journals: &Journals,
@@ -118,7 +119,8 @@ async fn known(journal: &Journal, function: &str) -> Result<Vec<Known>, AcceptEr
     Ok(known.collect())
 }
 
-/// Starts or ends all schedules again, because this node has begun or stopped running a journal.
+/// Starts all schedules again, or ends them, because this node has begun or stopped running a
+/// journal.
 pub(crate) async fn moved(node: &Node, journal: &str) {
     if node.config.schedule_journal.as_deref() == Some(journal) {
         for live in node.data_path.engine.list() {

@@ -20,8 +20,8 @@ pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Largest sum of all secret values of one function, in bytes. One message of 160 KiB carries them
 /// to the function's sandbox.
 const FUNCTION_BYTES_MAX: usize = 128 << 10;
-/// Limits of each namespace except the default one: the number of secrets, and their encrypted size
-/// in bytes.
+/// Limits for each namespace except the default one: the number of secrets, and their encrypted
+/// size in bytes.
 const NAMESPACE_SECRETS_MAX: u64 = 256;
 const NAMESPACE_BYTES_MAX: u64 = 4 << 20;
 /// The file in the data folder that holds the key if the configuration names no key.

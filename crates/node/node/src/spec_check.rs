@@ -7,7 +7,7 @@ use mote_spec::policy::Balance;
 use mote_spec::routes::{Segment, segments};
 use mote_spec::{Access, FunctionSpec, Recipient};
 
-use super::{Node, schedules, secrets};
+use super::{Node, schedules, secrets, wasm};
 use crate::config::Config;
 
 /// Runs all checks of a spec that need no instance.
@@ -41,6 +41,8 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     let missing = match spec.runtime {
         mote_spec::Runtime::Python => node.opened.interpreters.python.as_ref().err(),
         mote_spec::Runtime::Node => node.opened.interpreters.node.as_ref().err(),
+        mote_spec::Runtime::Bun => node.opened.interpreters.bun.as_ref().err(),
+        mote_spec::Runtime::Deno => node.opened.interpreters.deno.as_ref().err(),
         _ => None,
     };
     let chain = match spec.runtime {
@@ -49,6 +51,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
         }
         _ => None,
     };
+    wasm::check(node, spec)?;
     if let Some(reason) = missing.or(chain.as_ref()) {
         let text = format!("{} cannot run here: {reason}", spec.name);
         return Err(Problem::new(422, "M0403", text).with_hint("see: mote doctor"));
@@ -116,7 +119,7 @@ pub(super) fn cors_warning(config: &Config, spec: &FunctionSpec) -> Option<Strin
 
 /// Warnings about routes without an effect: routes of `spec` that another function's name hides,
 /// because paths below `/NAME` belong to the function NAME; routes of other functions that this
-/// function hides; and routes with a host if the function is closed to other machines.
+/// function's name hides; and routes with a host if other machines may not call the function.
 pub(super) fn route_warnings(engine: &Engine, config: &Config, spec: &FunctionSpec) -> Vec<String> {
     let everywhere = |spec: &FunctionSpec| {
         let rules = spec.routes().iter().filter(|rule| rule.host.is_none());

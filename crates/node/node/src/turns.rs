@@ -1,7 +1,7 @@
 //! Lets only one change of each function's revisions run at a time.
 
 use super::failed_logs::FailedLogs;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use mote_api::Problem;
@@ -17,6 +17,10 @@ pub(crate) struct Deploys {
     pub(crate) failed_logs: FailedLogs,
     /// Held while a Go function is built, because all builds share one compiler cache.
     pub(crate) go_builds: mote_tenants::namespaces::Turns,
+    /// Held while a WebAssembly function is compiled, so that compilers do not use all memory.
+    pub(crate) wasm_builds: mote_tenants::namespaces::Turns,
+    /// The progress of the deploys that wait for a container image.
+    pub(crate) image_progress: ImageProgress,
     /// Held while a function with routes begins to serve, so that overlapping routes are found.
     pub(crate) route_turn: tokio::sync::Mutex<()>,
 }
@@ -25,6 +29,38 @@ pub(crate) struct Deploys {
 /// the newer number.
 #[derive(Default)]
 pub(crate) struct Deploying(Mutex<HashSet<FunctionName>>);
+
+/// What deploys report while they wait for an image. Contains only running deploys, so the number
+/// of functions that are deployed at once limits its size.
+#[derive(Default, Clone)]
+pub(crate) struct ImageProgress(Arc<Mutex<HashMap<FunctionName, String>>>);
+
+impl ImageProgress {
+    pub(crate) fn set(&self, name: &FunctionName, detail: String) {
+        self.0.lock().insert(name.clone(), detail);
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<String> {
+        self.0.lock().iter().find(|(known, _)| known.as_str() == name).map(|(_, text)| text.clone())
+    }
+
+    /// When dropped, forgets what a deploy of this function has reported.
+    pub(crate) fn of_deploy(&self, name: &FunctionName) -> ForgetProgress {
+        ForgetProgress { all: self.clone(), name: name.clone() }
+    }
+}
+
+/// See [`ImageProgress::of_deploy`].
+pub(crate) struct ForgetProgress {
+    all: ImageProgress,
+    name: FunctionName,
+}
+
+impl Drop for ForgetProgress {
+    fn drop(&mut self) {
+        self.all.0.lock().remove(&self.name);
+    }
+}
 
 /// The right to change the revisions of one function, held until drop.
 pub(crate) struct Turn<'a> {

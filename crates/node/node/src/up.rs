@@ -17,15 +17,15 @@ use crate::unusable::{AddressError, SettingError};
 /// Starts the node and serves until it is stopped. `deploy` are the projects to deploy once the
 /// node is ready.
 ///
-/// The process must have only one thread when this is called, because the zygote, which makes
-/// sandboxes, is forked first. Before the fork, the node takes what the service manager handed
+/// The process must have only one thread when this is called, because the first step is to fork the
+/// zygote, which makes sandboxes. Before the fork, the node takes what the service manager handed
 /// over, so that the zygote inherits none of it.
 pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
     start(config, Purpose::Serve(deploy.to_vec()))
 }
 
-/// Starts a node for one developer, and serves until its guest returns. The same is true of threads
-/// as for [`run`].
+/// Starts a node for one developer, and serves until its guest returns. As with [`run`], the
+/// process must have only one thread.
 pub fn develop(config: Config, guest: Guest) -> ExitCode {
     start(config, Purpose::Develop(guest))
 }
@@ -73,7 +73,7 @@ fn start(config: Config, mut purpose: Purpose) -> ExitCode {
     }
 }
 
-/// Writes a line to stderr, and ignores the error if nobody reads stderr any more.
+/// Writes a line to stderr, and ignores the error if nobody reads stderr any longer.
 fn tell(text: std::fmt::Arguments<'_>) {
     use io::Write as _;
     let _ = writeln!(io::stderr(), "{text}");
@@ -82,22 +82,22 @@ fn tell(text: std::fmt::Arguments<'_>) {
 /// Raises the soft limit of open files to the hard limit, which needs no privilege.
 ///
 /// Every connection is a descriptor. The usual soft limit of 1024 exists for programs that use
-/// select(2), which this program does not use. Instances have their own limits, which do not depend
-/// on the node's.
+/// select(2), and this program does not. Instances have their own limits, which do not depend on
+/// the node's.
 fn raise_open_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // If the kernel refuses, the limit stays unchanged, and the node can only hold fewer
-    // connections.
+    // If the kernel refuses, the limit stays unchanged, and the only effect is that the node can
+    // hold fewer connections.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// Starts the node's own log, which goes to stderr: as text on a terminal, as JSON lines otherwise.
 ///
-/// If nothing reads stderr any more, the lines are lost and nothing else happens. With the default,
-/// the subscriber would try to print its own error, and that failure would end the task that logged
-/// the line.
+/// If nothing reads stderr any longer, the lines are lost, but nothing else happens. With the
+/// default, the subscriber would try to print its own error, and that failure would end the task
+/// that logged the line.
 fn start_log(level: LevelFilter) {
     use std::io::IsTerminal as _;
     let builder = tracing_subscriber::fmt()
@@ -112,7 +112,7 @@ fn start_log(level: LevelFilter) {
 }
 
 /// Writes text in which no character can control the terminal that shows it, because log lines
-/// quote what strangers sent. The subscriber escapes C0 characters, and uses them for colours on a
+/// quote texts from strangers. The subscriber escapes C0 characters, and uses them for colours on a
 /// terminal. This type replaces C1 characters and Unicode's bidirectional controls.
 struct Harmless<W>(W);
 
@@ -136,7 +136,7 @@ impl<W: io::Write> io::Write for Harmless<W> {
     }
 }
 
-/// Returns the text of an error of a verb with its remedy, and the exit code.
+/// Returns the text of a verb's error, with a remedy, and the exit code.
 fn explain(error: &anyhow::Error, verb: &str) -> (String, u8) {
     if let Some(busy) = error.downcast_ref::<AddressError>() {
         let AddressError { key, address, source, others } = busy;
@@ -165,8 +165,8 @@ fn explain(error: &anyhow::Error, verb: &str) -> (String, u8) {
     }
     if let Some(store) = error.downcast_ref::<StoreError>() {
         let hint = store.hint().map(|hint| format!("\n  {hint}")).unwrap_or_default();
-        // With this code, a service manager starts the node again. It is used where another start
-        // may succeed: after the other node has ended, or when the disk has room.
+        // This code makes a service manager start the node again. It is used if another start may
+        // succeed: after the other node has ended, or when the disk has room.
         let exit = match store {
             StoreError::InUse { .. } => exit::BUSY,
             StoreError::DiskFull { .. } | StoreError::Io { .. } => exit::FAILED,

@@ -1,7 +1,7 @@
 //! The layer between the fronts and the engine. It accepts invocations for later (RFC 7240,
 //! `respond-async`), and answers questions about them below `/_invocations`.
 //!
-//! For every other request this layer costs one comparison.
+//! For every other request, this layer costs one comparison.
 
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
@@ -30,14 +30,14 @@ use crate::view::{Reader, problem_of, view};
 pub const SEGMENT: &str = "_invocations";
 /// The longest body with which an invocation is accepted.
 const BODY_BYTES_MAX: u64 = 16 << 20;
-/// The most bytes of bodies that the node receives at one time, over all functions. One function
-/// may use half of them.
+/// The most bytes of bodies that the node may be receiving at one time, over all functions. One
+/// function may use half of them.
 const RECEIVING_BYTES_MAX: usize = 64 << 20;
 /// The most bytes of looked-up answers that the node is sending to callers at one time.
 const LOOKED_UP_BYTES_MAX: usize = 32 << 20;
 /// Time limit for receiving one body.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The longest time that a caller can wait for the result. After it the caller receives a 202.
+/// The longest time that a caller can wait for the result. After that, the caller receives a 202.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// An [`Invoker`] that accepts invocations for later. Cheap to clone.
@@ -139,7 +139,7 @@ impl<I: Invoker> Invoker for Deferring<I> {
     }
 }
 
-/// What the request's header fields ask for.
+/// The wishes that a request's header fields express.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wishes {
     respond_async: bool,
@@ -209,7 +209,7 @@ impl<I: Invoker> Deferring<I> {
     /// this machine may call the function, or if the function was removed, the sender must be on
     /// this machine.
     fn may_see(&self, head: &Head, shown: &Shown) -> bool {
-        // After a function was removed, nothing says who was allowed to call it.
+        // After a function has been removed, no record says who was allowed to call it.
         let Some(route) = self.inner.route(&shown.stored.function, || None) else {
             return head.is_local();
         };
@@ -357,8 +357,8 @@ fn result(shown: &Shown, trigger: Trigger) -> Reply {
     }
 }
 
-/// Reads the wishes from a request's header fields. Returns an error text for a field that cannot
-/// be obeyed.
+/// Reads the wishes from a request's header fields. Returns an error text if a wish cannot be
+/// fulfilled.
 fn wishes(block: &[u8], now_ms: u64) -> Result<Wishes, String> {
     let mut wishes = Wishes::default();
     for (name, value) in headers(block) {

@@ -31,10 +31,11 @@ const CACHED_BYTES_MAX: u64 = 16 << 20;
 pub(crate) const RUNNING_MAX: usize = 128;
 /// The most invocations of one function that run at once.
 pub(crate) const RUNNING_OF_ONE_MAX: usize = 64;
-/// How many ended invocations without an idempotency key can be looked up, and how many with one.
+/// The maximum number of ended invocations that can be looked up: without an idempotency key, and
+/// with one.
 const KEPT_MAX: u64 = 10_000;
 const KEYED_MAX: u64 = 100_000;
-/// After how many new watchers of an invocation the journal removes those that no longer wait.
+/// After this many new watchers of an invocation, the journal removes those that no longer wait.
 const WATCHERS_STEP: usize = 64;
 /// How long the state and the answer of an ended invocation can be looked up.
 const KEEP_MS: u64 = 24 * 3_600_000;
@@ -59,7 +60,7 @@ pub(crate) struct Shared {
     /// Publishes results. Set once, before the first invocation runs.
     pub(crate) publish: OnceLock<Arc<dyn Publish>>,
     records: OnceCell<Arc<Records>>,
-    /// The log that keeps the records, if the file is not their only place.
+    /// The log that keeps the records, if they are not only in the file.
     pub(crate) replica: Option<Replica>,
     pub(crate) state: Mutex<Memory>,
     /// Wakes the runner.
@@ -81,7 +82,7 @@ pub(crate) struct Memory {
     /// Bytes of answers that were added since the runner last asked.
     pub(crate) grown_bytes: u64,
     stopping: bool,
-    /// Counts of past events since the node started. The present is counted elsewhere.
+    /// Counts of past events since the node started. Present invocations are counted elsewhere.
     pub(crate) past: Figures,
 }
 
@@ -201,8 +202,8 @@ impl Journal {
     /// Opens the file if an earlier run of the node left one, so that the invocations in it run.
     /// Returns the number of those invocations.
     ///
-    /// A journal with a log is always opened. If that fails, the journal keeps trying in the
-    /// background until it succeeds or stops.
+    /// A journal with a log is always opened. If opening fails, the journal keeps trying in the
+    /// background until it succeeds or is stopped.
     pub async fn take_up(&self) -> Result<usize, AcceptError> {
         if let Some(replica) = &self.0.replica {
             if let Err(error) = self.open().await {
@@ -266,13 +267,13 @@ impl Journal {
     fn add(&self, memory: &mut Memory, record: Waiting, work: Option<(Work, u32)>) {
         let Waiting { number, id, function, order, due_ms, since_ms, attempts, bytes, .. } = record;
         let owner: Arc<str> = function.into();
-        // Requests that carry results have separate shares, so that a host that does not answer
-        // delays neither the function nor results for other hosts.
+        // Requests that carry results have their own shares, so that a host that does not answer
+        // delays neither the function nor the results for other hosts.
         let function = match &work {
             _ if !record.is_post => owner.clone(),
             Some((Work::Post(post), _)) => {
                 let host = post.host().unwrap_or_default();
-                // The points become slashes because a point would begin the name of a namespace.
+                // The dots become slashes, because a dot would begin the name of a namespace.
                 format!("{owner}{RESULTS} {}", host.replace('.', "/")).into()
             }
             _ => format!("{owner}{RESULTS}").into(),
@@ -382,7 +383,7 @@ impl Journal {
     }
 
     /// Returns invocations without their answers, newest first. Filters: some functions or all, one
-    /// state or any, accepted before `before`. With `by_id`, the order is the one that several
+    /// state or any, accepted before `before`. With `by_id`, they are in the order that several
     /// journals share.
     pub async fn list(
         &self,
@@ -404,8 +405,8 @@ impl Journal {
         Shown { stored, is_running }
     }
 
-    /// Cancels an invocation. A running invocation is ended; the effects that the function has had
-    /// by then remain.
+    /// Cancels an invocation. If the invocation is running, it is ended; the effects that it has
+    /// had by then remain.
     pub async fn cancel(&self, id: InvocationId) -> Result<Cancelled, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(Cancelled::Unknown) };
         let waiting = {
@@ -437,7 +438,7 @@ impl Journal {
         };
         let (answer, answered) = oneshot::channel();
         let journal = self.clone();
-        // The invocation must not start any more, even if the note of the cancellation never
+        // From now on, the invocation must not start, even if the note of the cancellation never
         // reaches the disk.
         self.ended_now(&mut self.0.state.lock(), number, false);
         records.settle(settled, move |done| {
@@ -525,7 +526,7 @@ impl Journal {
         Some((number, self.opened()?.clone()))
     }
 
-    /// Counts further bytes of a record that has not ended. Fails if the function or its namespace
+    /// Counts further bytes for a record that has not ended. Fails if the function or its namespace
     /// has used up its share.
     pub(crate) fn grow(&self, number: Number, bytes: u64) -> Result<(), AcceptError> {
         let mut memory = self.0.state.lock();
@@ -650,7 +651,7 @@ impl Accept for Journal {
             let (answer, answered) = oneshot::channel();
             let record = NewRecord { id, work, accepted_ms, depth: 0 };
             journal.insert(&records, record, |outcome| {
-                // The caller may have gone away. The invocation runs anyway.
+                // The caller may have left, but the invocation still runs.
                 let _ = answer.send(outcome);
             });
             let answered = async { answered.await.unwrap_or(Err(AcceptError::Stopping)) };
@@ -666,7 +667,7 @@ impl Accept for Journal {
         let (end, ended) = oneshot::channel();
         let watchers = memory.watching.entry(id).or_default();
         if watchers.len() % WATCHERS_STEP == WATCHERS_STEP - 1 {
-            // Watchers whose callers have gone make room for new ones.
+            // Watchers whose callers have left make room for new ones.
             watchers.retain(|watcher| !watcher.is_closed());
         }
         watchers.push(end);
@@ -683,7 +684,8 @@ fn check(deferred: &Deferred) -> Result<(), AcceptError> {
         {
             return invalid(format!("the {what} has {} bytes; 1 to {KEY_BYTES_MAX}", key.len()));
         }
-        // Such a key is reserved, because a caller who sent it could keep a schedule from running.
+        // Such keys are reserved, because a caller that sent one could keep a schedule from
+        // running.
         if key.as_deref().is_some_and(|key| key.starts_with(SCHEDULE_KEYS))
             && deferred.trigger != Trigger::Schedule
         {
@@ -698,7 +700,7 @@ fn check(deferred: &Deferred) -> Result<(), AcceptError> {
     Ok(())
 }
 
-/// Returns a fresh id. The id must be impossible to guess, because everyone who knows it may read
+/// Returns a fresh id. Nobody must be able to guess the id, because everyone who knows it may read
 /// the result.
 pub(crate) fn new_id(unix_ms: u64) -> InvocationId {
     let mut random = [0; 16];

@@ -1,6 +1,6 @@
 //! The journals that a node runs: its own, and those of lost nodes that it has taken over.
 //!
-//! New invocations always go into the node's own journal. Questions about an invocation search all
+//! New invocations always go into the node's own journal. Queries for an invocation cover all
 //! journals. If a log keeps the journals, a running node can take over another journal and continue
 //! the invocations in it. Without further journals this is a thin layer over one [`Journal`].
 
@@ -37,7 +37,7 @@ const FILE_NAME: &str = "journal.db";
 #[derive(Clone)]
 pub struct Journals(Arc<Inner>);
 
-/// What a node needs to run journals that a log keeps.
+/// The settings that a node needs to run journals that a log keeps.
 pub struct Named {
     pub own: String,
     /// The folder for the files of other nodes' journals. Files from an earlier run are removed.
@@ -127,7 +127,7 @@ impl Journals {
     }
 
     /// Takes the journal of this name and runs it until another node takes it or it is given back.
-    /// A journal that this node already runs is left as it is. The node's own journal is opened
+    /// If this node already runs the journal, nothing changes. The node's own journal is opened
     /// again if another node had taken it.
     pub async fn take(&self, name: &str) -> Result<(), Problem> {
         let named = self.0.named.as_ref().ok_or_else(not_named)?;
@@ -146,7 +146,7 @@ impl Journals {
             return Err(refused(&AcceptError::Stopping));
         }
         let (folder, path) = match is_own {
-            // The former journal no longer writes to this file, so the new one can use it.
+            // The former journal no longer writes to this file, so the new journal can use it.
             true => (None, own.path()),
             false => {
                 // A former journal of this name may still be ending, so the new one needs a
@@ -251,7 +251,7 @@ impl Journals {
         all
     }
 
-    /// Returns the own journal, and the other journals that this node still owns.
+    /// Returns the node's own journal, and the other journals that this node still owns.
     fn all(&self) -> Vec<Journal> {
         let mut all = vec![self.own()];
         let others = self.0.others.lock();
@@ -287,7 +287,7 @@ impl Journals {
         self.first(ask, Option::is_some, None).await
     }
 
-    /// As [`Journal::list`], over all journals.
+    /// Like [`Journal::list`], over all journals.
     pub async fn list(
         &self,
         functions: Option<Vec<String>>,
@@ -320,7 +320,7 @@ impl Journals {
         self.first(ask, |revived| *revived, false).await
     }
 
-    /// As [`Journal::delete_dead`], in all journals.
+    /// Like [`Journal::delete_dead`], in all journals.
     pub async fn delete_dead(
         &self,
         id: Option<InvocationId>,
@@ -333,7 +333,7 @@ impl Journals {
         Ok(deleted)
     }
 
-    /// As [`Journal::forget`], in all journals.
+    /// Like [`Journal::forget`], in all journals.
     pub async fn forget(&self, namespace: &str, patience: Duration) -> Result<bool, AcceptError> {
         for journal in self.all() {
             if !journal.forget(namespace, patience).await? {
@@ -349,8 +349,8 @@ impl Journals {
         self.first(ask, |steps| !steps.is_empty(), Vec::new()).await
     }
 
-    /// Returns the journal in which an invocation runs, or the own journal if the invocation is
-    /// unknown.
+    /// Returns the journal in which an invocation runs, or the node's own journal if the invocation
+    /// is unknown.
     fn running(&self, id: InvocationId) -> Journal {
         let all = self.all();
         all.iter().find(|journal| journal.running(id).is_some()).unwrap_or(&all[0]).clone()
@@ -391,7 +391,7 @@ impl Journals {
         self.all().iter().for_each(Journal::stop);
     }
 
-    /// Waits until nothing runs any more. Call [`Journals::stop`] first.
+    /// Waits until nothing is running any longer. Call [`Journals::stop`] first.
     pub async fn all_ended(&self) {
         let others = std::mem::take(&mut *self.0.others.lock());
         let own = self.0.own.lock().task.take();
@@ -404,7 +404,7 @@ impl Journals {
         tokio::join!(own, join_all(closing));
     }
 
-    /// As [`Journal::flush`], for the own journal. The other journals have ended by then.
+    /// Like [`Journal::flush`], for the node's own journal. The other journals have ended by then.
     pub async fn flush(&self) {
         self.own().flush().await;
     }

@@ -4,7 +4,7 @@
 //! The node writes an invocation to disk before it tells the caller that the invocation was
 //! accepted, and keeps trying until the invocation has ended. Each invocation runs at least once:
 //! the node repeats an attempt that a crash interrupted. This crate must not know fronts, the
-//! engine's inside, or the management API. It calls functions through an `Invoker`.
+//! inside of the engine, or the management API. It calls functions through an `Invoker`.
 //!
 //! [`Journal`] is the handle of one journal, and [`Journals`] the handle of all journals that a
 //! node runs. [`records`] is the journal's file, [`pending`] decides what runs next (pure), [`run`]
@@ -20,7 +20,7 @@
 //! - `runner.rs`: runs a record, settles it, and sends its result to its destination
 //! - `steps.rs`: the records of runs of chains
 //! - `view.rs`: the JSON
-//! - `replica/`, `replicated.rs`: copies the rows to a log outside of the machine
+//! - `replica/`, `replicated.rs`: copies the rows to a log on other machines
 //! - `nats/`, `nats_log.rs`: the connection to NATS, and such a log in a NATS stream
 
 mod forgetting;

@@ -1,7 +1,7 @@
 //! The journal of a node in a NATS JetStream stream.
 //!
-//! [`NatsLog`] implements the journal's log over a connection to NATS. It must know neither the
-//! meaning of the messages nor the protocol of NATS.
+//! [`NatsLog`] implements the journal's log over a connection to NATS. This module must know
+//! neither the meaning of the messages nor the protocol of NATS.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -108,7 +108,8 @@ impl Log for NatsLog {
 
     fn last(&mut self) -> Result<u64, LogError> {
         self.ensure()?;
-        // No message has this place, so the answer contains only the state of the stream.
+        // No message has this place, so the answer contains no message but only the state of the
+        // stream.
         self.wait(self.nats.read(self.page(u64::MAX))).map(|(_, last)| last)
     }
 

@@ -2,11 +2,11 @@
 //!
 //! Namespaces take turns, and within a namespace its functions take turns. A function may use only
 //! a share of the places, so that no function blocks the others. Once a namespace other than the
-//! default one has had an entry, each namespace is limited too. Requests that carry the results of
-//! a function take turns by receiving host. Each host has a share of the places for the function's
-//! results, so that a host that does not answer delays only its own requests. Invocations with the
-//! same order key run one after another in the order of their numbers. An invocation that waits for
-//! another attempt holds back the later invocations with its order key.
+//! default one has had an entry, each namespace is limited too. Among the requests that carry a
+//! function's results, the receiving hosts take turns. Each host has a share of the places for the
+//! function's results, so that a host that does not answer delays only its own requests.
+//! Invocations with the same order key run one after another in the order of their numbers. An
+//! invocation that waits for another attempt holds back the later invocations with its order key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) const RESULTS: &str = " results";
 /// The most results of one function that are sent at once.
 const RESULTS_OF_ONE_MAX: usize = 32;
 
-/// Returns the function, if the share is one for results.
+/// Returns the function, if this is a share for results.
 fn results_of(share: &str) -> Option<&str> {
     share.split_once(RESULTS).map(|(function, _)| function)
 }
@@ -44,7 +44,7 @@ pub struct Pending<T> {
     total_max: usize,
     running: usize,
     entries: HashMap<Number, Entry<T>>,
-    /// Entries whose time to run has not come.
+    /// Entries whose time to run has not come yet.
     timers: BTreeSet<(u64, Number)>,
     functions: HashMap<Arc<str>, Function>,
     /// Namespaces by name. The default namespace has the empty name.
@@ -55,8 +55,8 @@ pub struct Pending<T> {
     turns: VecDeque<Arc<str>>,
     /// Whether a function of a namespace other than the default one has ever had an entry.
     is_shared: bool,
-    /// Entries by function and order key, in order of their numbers. Only the first of each may
-    /// run.
+    /// Entries by function and order key, in order of their numbers. Only the first entry of each
+    /// may run.
     orders: HashMap<(Arc<str>, Arc<str>), BTreeSet<Number>>,
 }
 
@@ -102,8 +102,8 @@ impl<T> Pending<T> {
         self.entries.is_empty()
     }
 
-    /// Adds a waiting entry. Its number must be larger than those of all earlier entries with its
-    /// order key.
+    /// Adds a waiting entry. Its number must be larger than the numbers of all earlier entries with
+    /// its order key.
     pub fn add(&mut self, number: Number, entry: Entry<T>) {
         self.is_shared |= !namespace_of(&entry.function).is_empty();
         if let Some(order) = &entry.order {
@@ -155,7 +155,7 @@ impl<T> Pending<T> {
     }
 
     /// Whether another entry of a namespace may run. A namespace may use as many places as are
-    /// free, and the default one three times as many, so that some places always stay free for
+    /// free, and the default namespace three times as many. So some places always stay free for
     /// other namespaces.
     fn has_room(&self, namespace: &str) -> bool {
         let free = self.total_max - self.running;
@@ -201,7 +201,7 @@ impl<T> Pending<T> {
     }
 
     /// Moves entries whose time has come to their function's ready entries. An entry stays behind
-    /// while an earlier entry with its order key has not ended.
+    /// as long as an earlier entry with its order key has not ended.
     fn wake(&mut self, now_ms: u64) {
         while let Some(&(due_ms, number)) = self.timers.first()
             && due_ms <= now_ms
@@ -217,7 +217,7 @@ impl<T> Pending<T> {
             let key = (entry.function.clone(), order.clone());
             let first = self.orders.get(&key).and_then(|numbers| numbers.first());
             if first != Some(&number) {
-                // The end of the entry before it makes this one ready.
+                // This entry becomes ready when the entry before it ends.
                 return;
             }
         }

@@ -102,7 +102,7 @@ pub struct NewRecord {
     pub work: Work,
     /// When the invocation was accepted, in milliseconds since 1970.
     pub accepted_ms: u64,
-    /// How many results were passed on, from one function to the next, before this record.
+    /// How many times results were passed on from one function to the next before this record.
     pub depth: u32,
 }
 
@@ -223,7 +223,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// What decoding a stored request needs from the columns of its record.
+/// The columns of a record that are needed to decode its stored request.
 #[derive(Debug, Clone)]
 pub struct Columns {
     pub function: String,

@@ -1,8 +1,8 @@
 //! The records on disk: SQLite behind a group committer.
 //!
 //! The future of an accepted record resolves after the record is on disk. The end of an attempt is
-//! written without a sync. If a power cut loses that note, the only harm is that the invocation
-//! runs once more.
+//! written without a sync. If a power cut loses this note, the only consequence is that the
+//! invocation runs once more.
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ pub struct Inserted {
     pub id: InvocationId,
     /// Whether the record was stored. False if an earlier record has the same key.
     pub is_new: bool,
-    /// Whether the earlier record with the same key is a different request.
+    /// Whether the earlier record with the same key contains a different request.
     pub differs: bool,
 }
 
@@ -110,14 +110,14 @@ pub struct Settled {
 /// Limits on the ended records that are kept.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// The most ended records without an idempotency key. Dead letters are counted separately,
-    /// against the same number. One function may have half of them. Above the limit, the namespace
-    /// that holds the most loses records first.
+    /// The maximum number of ended records without an idempotency key. Dead letters are counted
+    /// separately, against the same number. One function may use at most half of this number. Above the limit, the namespace
+    /// that holds the most records loses records first.
     pub records: u64,
     /// The most bytes of answers and requests. Dead letters are counted separately, against the
     /// same number. `None` skips this limit, which is the most expensive one to check.
     pub bytes: Option<u64>,
-    /// The most ended records with an idempotency key, which do not count in `records`.
+    /// The maximum number of ended records with an idempotency key, which do not count in `records`.
     pub keyed: u64,
     /// Records that ended before this time, in milliseconds since 1970, are removed.
     pub ended_before_ms: u64,
@@ -159,7 +159,7 @@ impl Records {
     }
 
     /// Keeps a record. `done` runs on the committer's thread once the record is on disk, even if no
-    /// caller waits for it any more. `done` must not block.
+    /// caller waits for it any longer. `done` must not block.
     pub fn insert(
         &self,
         record: NewRecord,
@@ -265,8 +265,9 @@ impl Records {
 
     /// Returns records without their answers, newest first. Filters: some functions or all, one
     /// state or any, accepted before `before`. A name that begins with a dot selects all functions
-    /// of that namespace. With `by_id`, records are ordered by id, an order that several journals
-    /// share: ids begin with the time, and the order within one millisecond has no meaning.
+    /// of that namespace. With `by_id`, records are ordered by id, which is the same order in
+    /// several journals: ids begin with the time, and the order within one millisecond has no
+    /// meaning.
     pub fn list(
         &self,
         functions: Option<Vec<String>>,
@@ -508,14 +509,14 @@ fn insert(connection: &Connection, record: &NewRecord) -> rusqlite::Result<Inser
     Ok(Inserted { number, id: record.id, is_new: true, differs: false })
 }
 
-/// The text in which the function names of a namespace end, followed by `@`. A tag cannot contain a
-/// dot, so the text does not match within a tag.
+/// The text with which the function names of a namespace end, followed by `@`. A tag cannot contain
+/// a dot, so the text does not match within a tag.
 fn of_namespace(name: &str) -> Option<String> {
     name.starts_with('.').then(|| format!("{name}@"))
 }
 
-/// Hash of what two requests with the same idempotency key must have in common: method, path, query
-/// and body.
+/// Hash of the parts that two requests with the same idempotency key must have in common: method,
+/// path, query and body.
 fn digest(work: &Work) -> Vec<u8> {
     use sha2::{Digest as _, Sha256};
     let mut hash = Sha256::new();
@@ -558,7 +559,7 @@ fn settle(connection: &Connection, settled: &Settled) -> rusqlite::Result<Vec<In
         }
     }
     if settled.state != State::Dead {
-        // Nothing reads the data of the record's steps any more.
+        // The data of the record's steps is no longer read.
         let sql = "UPDATE records SET steps_bytes = 0 WHERE number = ?1 AND steps > 0";
         if connection.prepare_cached(sql)?.execute([number])? > 0 {
             let sql = "UPDATE steps SET value = NULL WHERE record = ?1";
@@ -585,9 +586,9 @@ const BYTES: &str = "coalesce(length(body), 0) + coalesce(length(request), 0) + 
 const NAMESPACE: &str = "substr(substr(function, 1, instr(function || '@', '@') - 1) || '.',
     instr(function || '.', '.'))";
 
-/// Removes the oldest of the chosen records until the rest weigh at most `most` together. The
-/// namespace that holds the most loses records first, so a namespace with less than an equal share
-/// loses none.
+/// Removes the oldest of the chosen records until the rest have at most the total weight `most`.
+/// The namespace that holds the most loses records first, so a namespace with less than an equal
+/// share loses none.
 fn keep_newest(
     connection: &Connection,
     chosen: &str,

@@ -1,4 +1,4 @@
-//! How a journal whose records a log keeps opens, waits and stops.
+//! How a journal opens, waits and stops if a log keeps its records.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +43,8 @@ impl Journal {
         }
     }
 
-    /// Waits until the log has confirmed a piece of work, but not longer than a caller waits. If
-    /// the log is known to be unreachable, the work does not begin.
+    /// Waits until the log has confirmed a piece of work, but no longer than a caller waits. If the
+    /// log is known to be unreachable, the work does not begin.
     pub(crate) async fn confirmed<T>(
         &self,
         work: impl Future<Output = Result<T, AcceptError>>,
@@ -59,8 +59,8 @@ impl Journal {
         })
     }
 
-    /// Waits briefly until the log has everything that the journal has noted. Call it when nothing
-    /// runs any more.
+    /// Waits for a short time until the log has everything that the journal has noted. Call this
+    /// when nothing is running any longer.
     pub async fn flush(&self) {
         let (Some(_), Some(records)) = (&self.0.replica, self.opened()) else { return };
         let _ = tokio::time::timeout(FLUSH_GRACE, records.run(true, |_| Ok(()))).await;
@@ -93,7 +93,7 @@ impl Journal {
         opened.is_some_and(|opened| opened.elapsed() < FUNCTIONS_GRACE)
     }
 
-    /// Whether the name is that of a share for requests that carry results.
+    /// Whether this is the name of a share for requests that carry results.
     pub(crate) fn is_share_of_results(function: &str) -> bool {
         function.contains(RESULTS)
     }

@@ -2,10 +2,10 @@
 //! Pure.
 //!
 //! A function may use half of the room. Once a function of a namespace other than the default one
-//! has asked for room, each namespace, the default one included, may use as much as is free. A
-//! namespace that is busy alone then gets half, and two busy namespaces get a third each, so some
+//! has asked for room, each namespace, the default one included, may use as much as is free. If
+//! only one namespace is busy, it then gets half, and two busy namespaces get a third each, so some
 //! room always stays free for others. Records that are counted beyond the limits can use up this
-//! free room. Therefore a namespace with less than half of an equal share is always accepted.
+//! free room, so a namespace with less than half of an equal share is always accepted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ pub(crate) fn namespace_of(function: &str) -> &str {
 }
 
 impl Room {
-    /// Reserves room for a record. A tenth of the room is kept for schedules, because requests from
-    /// the network must not fill that part.
+    /// Reserves room for a record. A tenth of the room is kept for schedules, so that requests from
+    /// the network cannot fill it.
     pub(crate) fn reserve(
         &mut self,
         function: &str,
@@ -168,7 +168,8 @@ fn held_by<'a>(all: &'a mut HashMap<Arc<str>, Used>, name: &str) -> &'a mut Used
     all.get_mut(name).expect("it was just inserted")
 }
 
-/// The error for callers. For a function of a namespace it does not reveal how much others use.
+/// The error for callers. For a function in a namespace, the error does not reveal how much others
+/// use.
 fn full(used: Used, of: &str, namespace: &str) -> AcceptError {
     let records = used.records;
     let mib = used.bytes >> 20;

@@ -31,7 +31,7 @@ use crate::records::{Settled, unix_ms};
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// The most bytes to read of a receiver's answer to a sent result.
 const POST_ANSWER_BYTES_MAX: usize = 64 << 10;
-/// The most results of one function that are sent to one host at once.
+/// The most results of one function that may be on their way to one host at once.
 const POSTS_OF_ONE_MAX: usize = 4;
 /// The most attempts to send a result, and the pause before the second attempt.
 const POST_ATTEMPTS: u32 = 8;
@@ -52,7 +52,7 @@ const FUNCTIONS_EVERY_MS: u64 = 500;
 /// The field that carries the number of the attempt, from the second attempt on.
 pub(crate) const ATTEMPT_FIELD: &[u8] = b"mote-attempt";
 
-/// The field in which a chain says when its run continues.
+/// The field in which a chain says when its run is to continue.
 const RESUME_FIELD: &[u8] = b"mote-resume-at";
 
 /// How an attempt ended.
@@ -139,8 +139,8 @@ fn begin<I: Invoker>(
 }
 
 /// Returns how many accepted invocations of a function run at once. 0 means that they wait until
-/// the function is deployed. An invocation that has waited too long is tried anyway; the attempt
-/// fails, and the invocation becomes a dead letter.
+/// the function is deployed. If an invocation has waited too long, it is tried even without the
+/// function; the attempt fails, and the invocation becomes a dead letter.
 fn share_of<I: Invoker>(journal: &Journal, invoker: &I, function: &str, since_ms: u64) -> usize {
     let Some(route) = invoker.route(function, || None) else {
         let is_old = unix_ms().saturating_sub(since_ms) >= AGE_MS_MAX_DEFAULT;
@@ -160,8 +160,8 @@ async fn attempt<I: Invoker>(
     end: oneshot::Receiver<()>,
 ) {
     let Some((work, depth)) = journal.work_of(number).await else {
-        // The bytes stay on disk for people to look at. This run of the node does not try the
-        // record again.
+        // The bytes stay on disk, so that people can examine them. Until it restarts, the node does
+        // not try the record again.
         tracing::error!(number, "an accepted invocation cannot be read; it is kept");
         journal.ended_now(&mut journal.0.state.lock(), number, true);
         return;
@@ -265,7 +265,7 @@ async fn pause(journal: &Journal, at: &At, resume_ms: u64) {
     }
 }
 
-/// Returns false if the run was cancelled while its pause was noted.
+/// Returns false if the run was cancelled while the pause was being noted.
 fn pause_unless_cancelled(journal: &Journal, at: &At, resume_ms: u64) -> bool {
     let due_ms = journal.now_ms() + resume_ms.saturating_sub(unix_ms());
     let mut memory = journal.0.state.lock();
@@ -281,8 +281,8 @@ fn pause_unless_cancelled(journal: &Journal, at: &At, resume_ms: u64) -> bool {
     true
 }
 
-/// Makes a record wait for another attempt. Returns false if the record was cancelled while this
-/// attempt was noted.
+/// Makes a record wait for another attempt. Returns false if the record was cancelled while the
+/// attempt was being noted.
 fn again_unless_cancelled(journal: &Journal, at: &At, due_ms: u64, counts: bool) -> bool {
     let mut memory = journal.0.state.lock();
     if memory.running.get(&at.number).is_some_and(Option::is_none) {
@@ -322,8 +322,8 @@ async fn tried<I: Invoker>(
             if outcome.resume_ms.is_some() {
                 return (Next::Again { after_ms: 0, counts: false }, outcome);
             }
-            // A chain that ended with such an error would end with it again, unless a function had
-            // run out of time or room.
+            // A chain that ended with such an error would end with the same error again, unless a
+            // function had run out of time or room.
             let is_brief = matches!(outcome.result, Ok(408 | 425 | 429));
             if outcome.is_run && !is_brief && matches!(outcome.result, Ok(400..=499)) {
                 return (Next::Dead, outcome);
@@ -423,7 +423,7 @@ fn with_attempt(head: &Head, attempt: u32) -> Head {
 }
 
 /// Returns the whole answer, or `None` if it is longer than the journal keeps. The answer is always
-/// read to its end, because the function has not ended before.
+/// read to its end, because the function does not end before that.
 async fn collect(mut body: Body) -> Result<Option<Bytes>, ()> {
     let mut kept = Vec::new();
     let mut fits = true;
@@ -457,8 +457,8 @@ async fn send(journal: &Journal, post: &Post, began_ms: u64) -> (Outcome, bool) 
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
         {
-            // If the result has more fields than a request can carry, it is sent with those that
-            // fit.
+            // If the result has more fields than a request can carry, it is sent with the fields
+            // that fit.
             let _ = fields.try_append(name, value);
         }
     }
@@ -473,7 +473,7 @@ async fn send(journal: &Journal, post: &Post, began_ms: u64) -> (Outcome, bool) 
     }
 }
 
-/// Publishes a result. Returns the same as `send`.
+/// Publishes a result. The return value is that of `send`.
 async fn publish(
     journal: &Journal,
     post: &Post,
@@ -665,8 +665,7 @@ fn put_field(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     put_header(block, name, value);
 }
 
-/// Notes the end of a record, and retries until the disk has stored it. Then frees the record's
-/// place.
+/// Notes the end of a record, and retries until the note is on disk. Then frees the record's place.
 async fn settle(
     journal: &Journal,
     at: &At,

@@ -1,5 +1,5 @@
 //! The steps of runs. A run is an accepted invocation of a chain. Each step is recorded on disk
-//! before the next one begins. After a crash the run therefore continues with the step that it had
+//! before the next one begins. So after a crash, the run continues with the step that it had
 //! reached.
 
 use bytes::Bytes;
@@ -114,7 +114,8 @@ impl Records {
     }
 
     /// Keeps a step, which is on disk when the future resolves. Returns false if the record has
-    /// ended or already has the most steps allowed. A step that is already known is left unchanged.
+    /// ended or already has the maximum number of steps. A step that is already known is left
+    /// unchanged.
     fn keep_step(&self, number: Number, key: String, value: Bytes) -> Answer<bool> {
         self.run(true, move |connection| {
             let bytes = (key.len() + value.len()) as i64;

@@ -86,7 +86,7 @@ pub fn steps(recorded: &[Step], running: Vec<String>) -> Vec<RunStep> {
             StepKind::Other => (RunStepState::Done, None, None),
         };
         let at = Some(Timestamp::from_unix_ms(step.at_ms));
-        // A trailing character in some keys says what kind of record the step has.
+        // In some keys, the last character says what kind of record the step has.
         let key = step.key.trim_end_matches(['@', '!', '+', '=', '?']).to_owned();
         RunStep { step: key, state, at, took_ms, until }
     });

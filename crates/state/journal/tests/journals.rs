@@ -1,5 +1,5 @@
-//! A node that runs further journals next to its own: the journals of lost nodes, and one journal
-//! that several nodes own in turn.
+//! Tests a node that runs further journals next to its own: the journals of lost nodes, and one
+//! journal that several nodes own in turn.
 
 mod file_log;
 mod functions;
@@ -39,8 +39,8 @@ impl Gate {
     }
 }
 
-/// The journals of a node. Their logs are files below `logs`. The own journal is named after the
-/// node.
+/// The journals of a node. Their logs are files below `logs`. The node's own journal is named after
+/// the node.
 async fn node(folder: &Path, logs: &Path, name: &str, gate: &Arc<Gate>) -> Journals {
     let logs = logs.to_owned();
     let title = name.to_owned();

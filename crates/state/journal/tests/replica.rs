@@ -1,5 +1,5 @@
 //! The journal in a log. The tests lose the node and its disk after each message and check what
-//! survives. They also check who owns the log, and what happens while the log is away.
+//! survives. They also check who owns the log, and what happens while the log is unreachable.
 
 mod file_log;
 mod functions;
@@ -59,8 +59,8 @@ async fn chain(journal: Journal, id: InvocationId, done: Done) -> Answer {
         }
         let value = Bytes::from_static(b"{\"ms\":1}");
         journal.keep_step(id, step.to_owned(), value).await.map_err(broken)?;
-        // A step is counted after its record is confirmed. A step that is counted twice was
-        // therefore forgotten.
+        // A step is counted after its record is confirmed, so a step that is counted twice was
+        // forgotten.
         *done.lock().expect("no panic").entry((id, step)).or_default() += 1;
     }
     Ok((200, "done"))
@@ -71,7 +71,8 @@ type Done = Arc<Mutex<HashMap<(InvocationId, &'static str), usize>>>;
 #[test]
 fn what_was_accepted_outlives_a_machine_that_is_lost_after_any_message() {
     for first in (2..).step_by(16) {
-        // A journal whose log is away takes some seconds to close, so each case has a thread.
+        // A journal whose log is unreachable takes some seconds to close, so each case has its own
+        // thread.
         let complete: Vec<bool> = std::thread::scope(|scope| {
             let lose = |cut_after| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -135,7 +136,7 @@ async fn lose_after(cut_after: usize) -> bool {
     let complete = !faults.away.load(Ordering::SeqCst);
     task.abort();
 
-    // Another machine continues with nothing but the log.
+    // Another machine continues from the log alone.
     let second = journal(there.path(), &log, "second", &Arc::default()).await;
     for (function, key, id) in &accepted {
         let shown = second.show(*id).await.expect("readable");
@@ -191,7 +192,8 @@ async fn a_node_that_was_taken_over_accepts_and_runs_nothing() {
     assert!(new.accept(keyed("f", "2")).await.expect("accepted").is_new, "it was not accepted");
     drop(old);
 
-    // The old node starts again and takes the journal back, including what happened meanwhile.
+    // The old node starts again, and takes back the journal with everything that has happened
+    // meanwhile.
     let old = journal(here.path(), &log, "old", &faults).await;
     assert_eq!(state(&old, id).await, State::Succeeded);
     assert!(!old.accept(keyed("f", "2")).await.expect("accepted").is_new);
@@ -319,7 +321,7 @@ async fn what_a_node_has_on_disk_goes_into_a_new_log() {
     assert!(next > activation, "numbers are not used again");
     drop(other);
 
-    // A journal that went on without its log keeps what it accepted meanwhile.
+    // A journal that continued without its log keeps everything that it accepted meanwhile.
     let local = Journal::new(here.path().join("journal.db"), Outgoing::default());
     local.accept(keyed("f", "local")).await.expect("accepted");
     drop(local);

@@ -1,5 +1,5 @@
-//! The runner with closures as functions and a real file: shares, results that cannot be delivered,
-//! faults of the node, and the stop.
+//! Tests the runner with closures as functions and a real file: shares, results that cannot be
+//! delivered, faults of the node, and the stop.
 
 mod file_log;
 mod functions;

@@ -1,7 +1,7 @@
-//! The schedules of a node and the state of each schedule: a state machine without a clock.
+//! The schedules of a node and the state of each one, as a state machine without a clock.
 //!
-//! A heap holds the next moment of each schedule. If none of ten thousand schedules is due, a look
-//! at the earliest one is enough.
+//! A heap holds the next moment of each schedule. So even with ten thousand schedules, a look at
+//! the earliest one shows whether any is due.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -35,14 +35,15 @@ struct Entry {
     next: Option<UnixMs>,
     /// The times up to this one passed while the node was off. `None` after the first look.
     off_until: Option<UnixMs>,
-    /// The runs that were offered to the journal and not answered yet: their oldest time, and their
-    /// number.
+    /// The runs that were offered to the journal and have not been answered yet: their oldest time,
+    /// and their number.
     unanswered: Option<(UnixMs, u32)>,
     /// Identifies the schedule's newest item in the heap. Items with another number no longer
     /// count.
     turn: u32,
     retry_ms: i64,
-    /// Runs that have not ended. Counted only if an unfinished run keeps the next one from running.
+    /// The number of runs that have not ended. Counted only if an unfinished run keeps the next one
+    /// from running.
     running: u32,
     /// Times that were skipped because an earlier run had not ended.
     left_out: u64,
@@ -91,7 +92,7 @@ pub struct Key {
     identity: u64,
 }
 
-/// What the journal still knows about a schedule that another node ran.
+/// The data that the journal still has about a schedule that another node ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     /// The identity of the schedule, as it appears in the keys of its runs.
@@ -115,7 +116,7 @@ pub struct Run {
 
 #[derive(Default)]
 pub struct Book {
-    /// Boxed, because a slab reserves room for up to twice its entries.
+    /// Boxed, because a slab reserves room for up to twice the number of its entries.
     entries: Slab<Box<Entry>>,
     functions: HashMap<Arc<str>, Vec<usize>>,
     heap: BinaryHeap<Reverse<(UnixMs, usize, u32)>>,
@@ -126,8 +127,8 @@ pub struct Book {
 pub struct Begin {
     /// Every time up to this one is handled.
     pub handled: UnixMs,
-    /// When the node started, if it had these schedules before. Times before the start were missed;
-    /// later times were not.
+    /// When the node started, if it had these schedules before. Times before this start count as
+    /// missed; later times do not.
     pub started: Option<UnixMs>,
 }
 
@@ -150,8 +151,8 @@ pub fn hash(parts: &[&[u8]]) -> u64 {
     hash ^ (hash >> 32)
 }
 
-/// Identifies a schedule among those of its function by its times, because the times decide whether
-/// a run has already happened. `number` distinguishes schedules with equal times.
+/// Identifies a schedule, among those of its function, by its times, because the times decide
+/// whether a run has already happened. `number` distinguishes schedules with equal times.
 fn identity(when: &When, number: u64) -> u64 {
     let number = number.to_le_bytes();
     match when {
@@ -186,10 +187,10 @@ impl Book {
                 0 => 0,
                 most => i64::try_from(jitter % most).unwrap_or(0),
             };
-            // A time is not missed if its jitter moves it behind the start.
+            // A time is not missed if its jitter moves it past the start.
             let off_until = begin.started.map(|started| started.saturating_sub(jitter_ms));
             let handled = match (off_until, schedule.missed) {
-                // With `skip`, times before this one would not run anyway.
+                // With `skip`, times before this one would not run in any case.
                 (Some(until), Missed::Skip) => {
                     begin.handled.max(until.saturating_sub(look::LATE_MS_MAX))
                 }
@@ -391,8 +392,8 @@ impl Book {
     /// Returns the time up to which everything is handled. The node keeps it for its next start.
     pub fn mark(&self, now: UnixMs) -> UnixMs {
         let handled = self.entries.iter().map(|(_, entry)| {
-            // This time is passed but unhandled: it waits for its jitter, or for a journal that was
-            // full.
+            // This time has passed but is not handled yet: it waits for its jitter, or for a
+            // journal that was full.
             let next = entry.next.filter(|next| *next <= now);
             let oldest = next.into_iter().chain(entry.unanswered.map(|(oldest, _)| oldest)).min();
             oldest.map_or(now, |oldest| oldest - 1)

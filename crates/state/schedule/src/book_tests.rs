@@ -133,7 +133,7 @@ fn a_restart_makes_up_for_missed_times_once() {
 
 #[test]
 fn a_start_before_the_clock_is_set_drops_nothing_that_comes() {
-    // The clock was two hours ahead when the node started. Then the clock is corrected.
+    // The clock is two hours ahead when the node starts, and is then corrected.
     let mut book = Book::default();
     let ahead = START + 2 * HOUR;
     let begin = Begin { handled: ahead, started: Some(ahead) };

@@ -2,8 +2,8 @@
 //! journal.
 //!
 //! The task starts with the node's first schedule. It uses one kernel timer, which follows the wall
-//! clock. The timer fires when the clock shows the time, even after a step of the clock or a
-//! suspend, and reports every step.
+//! clock. The timer fires when the clock shows the time, even if the clock has been set or the
+//! machine was suspended. It also reports every step of the clock.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ use tokio::task::JoinHandle;
 use crate::book::{Begin, Book, Key, Known, Listed};
 use crate::times::{TimesError, UnixMs};
 
-/// The most runs that wait for the journal's answer at once. The journal writes many runs with one
-/// sync.
+/// The most runs that wait for the journal's answer at once. The limit is high, because the journal
+/// writes many runs with one sync.
 const OFFERED_MAX: usize = 256;
-/// While schedules run, the mark is kept at most this often, because each time is a write to flash
-/// memory. After a power cut, times that are younger than the mark are offered again. The journal
+/// While schedules run, the mark is stored at most this often, because storing it is a write to
+/// flash memory. After a power cut, times later than the mark are offered again, and the journal
 /// recognizes those that have already run.
 const MARK_EVERY_MS: i64 = 3_600_000;
-/// The mark is kept earlier after this many runs, because the journal recognizes only a bounded
-/// number of keys. The extra write matters little, because each of these runs was a write too.
+/// After this many runs, the mark is stored earlier, because the journal recognizes only a bounded
+/// number of keys. The extra write matters little, because each of these runs was itself a write.
 const MARK_EVERY_RUNS: u64 = 10_000;
 
 /// How long a stop waits for the journal. Runs without an answer by then are offered again at the
@@ -139,16 +139,17 @@ impl Schedules {
         seed: u64,
     ) -> Result<(), TimesError> {
         self.publish_since(function, schedules, seed, Begin::new(now()), &[])?;
-        // After a restart, the node must not look for times of these schedules before this moment.
+        // After a restart, the node must not look for times of these schedules that are before this
+        // moment.
         if !schedules.is_empty() {
             self.0.keep_mark(now());
         }
         Ok(())
     }
 
-    /// Replaces the schedules on a node that continues in place of another one. `known` is what the
-    /// other node left in the journal. Times that have passed since then follow the rule for a busy
-    /// node.
+    /// Replaces the schedules on a node that continues in place of another one. `known` is the data
+    /// that the other node left in the journal. Times that have passed since then follow the rule
+    /// for a busy node.
     pub fn publish_after(
         &self,
         function: &str,
@@ -308,7 +309,7 @@ async fn drive(inner: Arc<Inner>) {
 
 /// A timer that follows the wall clock.
 struct WallTimer {
-    /// The file of a timer is read like a pipe: eight bytes once the time has come.
+    /// A timer's file is read like a pipe: it gives eight bytes once the time has come.
     timer: Receiver,
     set: Option<Option<UnixMs>>,
 }
@@ -338,7 +339,7 @@ impl WallTimer {
             self.set = Some(wake);
             match armed {
                 Ok(_) => {}
-                // The clock was set since the last look. The timer is armed anyway.
+                // The clock was set since the last look. The timer is armed nevertheless.
                 Err(rustix::io::Errno::CANCELED) => return true,
                 Err(error) => tracing::error!(%error, "the timer of the schedules"),
             }

@@ -1,20 +1,21 @@
 //! Decides which times of one schedule run now. Pure, with the wall clock as an argument.
 //!
 //! The wall clock is not assumed to be steady. It may step in both directions while the node runs,
-//! and it may be years off on a board without a battery. A schedule therefore remembers the last
-//! time that it has handled. The decision depends only on that time and the current clock.
+//! and it may be years off on a board without a battery. So a schedule remembers the last time that
+//! it has handled, and the decision depends only on that time and the current clock.
 
 use mote_spec::Missed;
 
 use crate::times::{Times, UnixMs};
 
-/// A time that is at most this late runs whatever `missed` says: the node was busy, a small step
-/// corrected its clock, or it was restarted. Of several times during a restart, only the newest
+/// A time that is at most this late runs, whatever `missed` says: the node was busy or restarted,
+/// or a small step corrected its clock. Of several times during a restart, only the newest one
 /// runs.
 pub const LATE_MS_MAX: i64 = 60_000;
 /// If the node was running, the newest time runs even when it is this late, so that a step of the
-/// clock does not make a daily schedule lose its day. After a longer step forward the clock was
-/// wrong before. After a longer step backward the handled times were not real.
+/// clock does not make a daily schedule lose its day. If the clock has stepped forward further than
+/// this, it was wrong before. If it has stepped backward further than this, the handled times were
+/// not real.
 pub const STEP_MS_MAX: i64 = 3 * 3_600_000;
 /// The most runs that make up for missed times.
 pub const RUNS_MAX: usize = 100;
@@ -184,7 +185,7 @@ mod tests {
                 let mut most = begin;
                 let mut ran: Vec<UnixMs> = Vec::new();
                 for _ in 0..5_000 {
-                    // Time passes. Once in a while the clock steps: up to a minute forward, or up
+                    // Time passes. Once in a while, the clock steps: up to a minute forward, or up
                     // to three hours backward.
                     now += random(&mut state) % 20_000;
                     match random(&mut state) % 150 {

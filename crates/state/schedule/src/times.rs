@@ -86,7 +86,7 @@ enum Kind {
     Every { ms: i64 },
 }
 
-/// An expression without a time after this date never has one.
+/// If an expression has no time after this date, it never has one.
 const CALENDAR_START: DateTime = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
 
 impl Times {
@@ -177,7 +177,7 @@ fn is_never(cron: &Cron) -> bool {
     search(cron, CALENDAR_START, true).is_none()
 }
 
-/// Whether an expression names no hours, and so runs in every hour of its days.
+/// Whether an expression names no hours, and therefore runs in every hour of its days.
 fn is_hourly(cron: &Cron) -> bool {
     (0..24).all(|hour| cron.pattern.hours.is_bit_set(hour, 1).unwrap_or(false))
 }
@@ -187,16 +187,16 @@ fn search(cron: &Cron, from: DateTime, inclusive: bool) -> Option<DateTime> {
 }
 
 /// Finds the next time of an expression that names hours. It runs once for each local time that it
-/// names. If the clock skips that local time, the expression runs when the clock has moved. If the
-/// clock repeats it, the expression runs the first time.
+/// names. If the clock skips that local time, the expression runs once the clock has moved. If the
+/// clock repeats that time, the expression runs the first time.
 fn next_of_hours(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
     let mut local = zone.to_datetime(after);
     loop {
         local = search(cron, local, false)?;
         let found = zone.to_ambiguous_timestamp(local);
         let time = match found.offset() {
-            // With the later offset, the skipped local time lies before the change. The change is
-            // therefore the next transition.
+            // With the later offset, the skipped local time is before the change, so the change is
+            // the next transition.
             AmbiguousOffset::Gap { after: offset, .. } => {
                 let before = offset.to_timestamp(local).ok()?;
                 zone.following(before).next()?.timestamp()
@@ -205,16 +205,18 @@ fn next_of_hours(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<Times
                 found.earlier().ok()?
             }
         };
-        // A time that is not later is passed over. In the second pass of a repeated hour, its times
-        // have run already. After a skipped hour, all its times fall on one moment.
+        // A time that is not later is passed over. In the second pass of a repeated hour, the times
+        // of that hour have already run. After a skipped hour, all its times fall on the same
+        // moment.
         if time > after {
             return Some(time);
         }
     }
 }
 
-/// Finds the next time of an expression that runs in every hour. It follows elapsed time: it runs
-/// in both passes of a repeated hour, and never in a skipped hour, which has no length.
+/// Finds the next time of an expression that runs in every hour. Such an expression follows elapsed
+/// time: it runs in both passes of a repeated hour, and never in a skipped hour, which has no
+/// length.
 fn next_of_every_hour(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
     // Between two changes of the clock, local time and elapsed time differ by a constant.
     let mut from = after;

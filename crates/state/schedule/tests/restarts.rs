@@ -1,6 +1,6 @@
-//! A node is stopped, killed and started at random moments, and its clock steps. It must run every
-//! due time exactly once. The due times come from croniter and zoneinfo, in ten zones, over the
-//! days on which their clocks change.
+//! A node is stopped, killed and started at random moments, and its clock steps. The node must run
+//! every due time exactly once. The due times come from croniter and zoneinfo, in ten zones, over
+//! the days on which their clocks change.
 
 #![allow(clippy::unwrap_used)]
 
@@ -134,7 +134,7 @@ impl Life<'_> {
             is_first = false;
             book.publish("f", std::slice::from_ref(self.schedule), 1, begin, &[]).unwrap();
             self.mark = Some(book.mark(now));
-            // Most lives are short, as in a loop of restarts; some last for hours.
+            // Most runs of the node are short, as in a loop of restarts; some last for hours.
             let length = match self.random.below(4) {
                 0 => self.random.below(5 * HOUR),
                 _ => self.random.below(20 * MINUTE),

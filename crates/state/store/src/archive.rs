@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
 use sha2::{Digest, Sha256};
@@ -31,11 +32,22 @@ pub struct ArchiveLimits {
     pub ratio: u64,
     /// If the first entry has this name, its content is returned to the caller and not written.
     pub set_aside: Option<String>,
+    /// A large entry that does not become part of the tree.
+    pub large: Option<LargeEntry>,
+}
+
+/// An entry whose content is written to a file of the caller.
+#[derive(Debug, Clone)]
+pub struct LargeEntry {
+    pub name: String,
+    pub file: Arc<File>,
+    /// The most bytes of the content.
+    pub bytes: u64,
 }
 
 impl Default for ArchiveLimits {
     fn default() -> Self {
-        Self { entries: 10_000, bytes: 256 << 20, ratio: 100, set_aside: None }
+        Self { entries: 10_000, bytes: 256 << 20, ratio: 100, set_aside: None, large: None }
     }
 }
 
@@ -80,7 +92,7 @@ pub fn unpack(
     }
 }
 
-/// The source is a trait object, so that the binary contains this code only once.
+/// The source is a trait object, so that this code is compiled only once.
 fn unpack_tar(
     input: &mut dyn Read,
     root: &Path,
@@ -117,7 +129,7 @@ impl<'l, R: Read> Unpacking<'l, R> {
     }
 
     fn run(mut self) -> Result<Unpacked, ArchiveError> {
-        while let Some(entry) = self.tar.next()? {
+        while let Some(entry) = self.tar.next_entry()? {
             if entry.index > self.limits.entries {
                 let text = format!("more than {} entries", self.limits.entries);
                 return Err(ArchiveError::TooLarge(text));
@@ -128,6 +140,18 @@ impl<'l, R: Read> Unpacking<'l, R> {
                 && entry.kind == EntryKind::File
             {
                 self.set_aside = Some(self.read_aside(&entry)?);
+                continue;
+            }
+            if let Some(large) = &self.limits.large
+                && entry.path == large.name.as_bytes()
+                && entry.kind == EntryKind::File
+            {
+                if entry.size > large.bytes {
+                    let text = format!("{}: more than {} MiB", large.name, large.bytes >> 20);
+                    return Err(ArchiveError::TooLarge(text));
+                }
+                let mut file = &*large.file;
+                copy(&mut file, |buffer| self.tar.read_content(buffer))?;
                 continue;
             }
             self.add(&entry)?;
@@ -206,7 +230,7 @@ impl<'l, R: Read> Unpacking<'l, R> {
     }
 
     /// Adds a hard link as a copy of a file earlier in the archive. A real link would make two
-    /// paths share a mode, and the tree is named by its content in either case.
+    /// paths share a mode, and the tree's name depends only on its content in either case.
     fn add_hardlink(&mut self, entry: &Entry, path: &str) -> Result<(), ArchiveError> {
         let target =
             entry_path::normal(&entry.link).map_err(|_| entry.fault("link leaves the function"))?;
@@ -235,7 +259,7 @@ impl<'l, R: Read> Unpacking<'l, R> {
     }
 }
 
-/// An error while writing a file: of the archive's side or of the tree's side.
+/// An error while writing a file: on the archive's side or on the tree's side.
 pub(crate) enum Filling {
     Archive(ArchiveError),
     Tree(TreeError),
@@ -264,7 +288,7 @@ fn refused(entry: &Entry, error: TreeError) -> ArchiveError {
 
 /// Copies the data of `read`. Returns its size and digest.
 pub(crate) fn copy(
-    file: &mut File,
+    file: &mut impl Write,
     mut read: impl FnMut(&mut [u8]) -> Result<usize, ArchiveError>,
 ) -> Result<(u64, [u8; 32]), ArchiveError> {
     let mut hasher = Sha256::new();

@@ -67,7 +67,7 @@ impl ArchiveError {
         }
     }
 
-    /// Classifies a failed read. Limits pass through readers as [`Past`].
+    /// Classifies a failed read. Readers pass exceeded limits on as [`Past`].
     pub(crate) fn from_read(error: io::Error) -> Self {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<Past>()) {
             Some(Past::Ratio(ratio)) => {

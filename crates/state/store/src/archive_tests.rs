@@ -384,8 +384,8 @@ fn the_name_of_a_tree_depends_on_content_alone() {
 
 #[test]
 fn archives_of_other_programs_are_read() {
-    // Every archiver installed here must make archives that we accept, because formats change over
-    // time.
+    // Every archiver that is installed on this machine must make archives that we accept. This is
+    // tested because formats change over time.
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("src");
     std::fs::create_dir_all(root.join("pkg")).unwrap();

@@ -6,10 +6,10 @@
 //! wait for others, so a single caller pays for one sync and little more.
 //!
 //! A job that fails or panics leaves no change, and does not affect the other jobs of its
-//! transaction. For this reason a job either makes a single change or runs in a savepoint.
+//! transaction. For this reason, a job either makes a single change or runs in a savepoint.
 //!
 //! A file may have a [`Follower`], which learns what each transaction has changed and keeps the
-//! changes in another place. For such a file the follower answers the durable jobs, and commits do
+//! changes in another place. For such a file, the follower answers the durable jobs, and commits do
 //! not sync the disk.
 
 use std::panic::AssertUnwindSafe;
@@ -30,7 +30,7 @@ use crate::schema;
 /// commit, and the time that the first job waits.
 const JOBS_MAX: usize = 1_024;
 
-/// The error of a job. All jobs of a transaction share the error of its commit.
+/// The error of a job. If the commit of a transaction fails, all its jobs share that error.
 pub type CommitError = Arc<StoreError>;
 
 /// The tables of a database file: the SQL of each step from an empty file to the newest version. A
@@ -53,15 +53,14 @@ pub struct Committer {
 /// answers the caller after the commit.
 type Work = Box<dyn FnOnce(Result<&Connection, CommitError>) -> Answer + Send>;
 
-/// Answers a job with its own result, or with the error because of which that result is not
-/// durable.
+/// Answers a job with its own result, or with the error that kept the result from becoming durable.
 pub type Answer = Box<dyn FnOnce(Option<&CommitError>) + Send>;
 
 /// Keeps the changes of a file's transactions in another place. All calls come from the committer's
 /// thread and must not wait for that place.
 pub trait Follower: Send {
-    /// The thread that answers durable jobs. If this thread drops the committer, the drop does not
-    /// wait for the thread.
+    /// The thread that answers durable jobs. If this thread itself drops the committer, the drop
+    /// does not wait for the thread.
     fn thread(&self) -> ThreadId;
 
     /// Why the file takes no more jobs; `None` if it takes them.
@@ -139,8 +138,8 @@ impl Committer {
 
     /// Submits a job. Does not block. `work` runs on the committer's thread in a transaction that
     /// it shares with other jobs. `done` receives the result on the same thread after the commit,
-    /// and must not block. If `is_durable`, the result is on disk by then. Otherwise it survives
-    /// the end of the process, but a power cut only if a durable job followed.
+    /// and must not block. If `is_durable`, the result is on disk by then. Otherwise, the result
+    /// survives the end of the process, but it survives a power cut only if a durable job followed.
     pub fn submit<T: Send + 'static>(
         &self,
         is_durable: bool,
@@ -208,7 +207,7 @@ impl Drop for Committer {
     fn drop(&mut self) {
         drop(self.jobs.take());
         // An answer that runs on the committer's or the follower's thread may hold the last
-        // reference to the committer. Joining the own thread would never return.
+        // reference to the committer. A thread that joined itself would wait forever.
         let here = std::thread::current().id();
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != here

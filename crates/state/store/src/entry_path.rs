@@ -63,8 +63,8 @@ pub(crate) fn normal(raw: &[u8]) -> Result<String, PathFault> {
 /// Whether a symbolic link at `path` may point to `target`.
 ///
 /// The target may contain `..` only at its start, at most once for each folder that is above the
-/// link and inside the tree. No entry is written through a link, so those folders are real.
-/// Therefore every link ends inside the tree, even if its path leads through another link.
+/// link and inside the tree. No entry is written through a link, so those folders are real. So
+/// every link ends inside the tree, even if its path leads through another link.
 pub(crate) fn link_stays_inside(path: &str, target: &str) -> bool {
     if target.is_empty()
         || target.len() > 1024

@@ -41,7 +41,7 @@ pub enum StoreError {
     Io { path: PathBuf, source: io::Error },
     #[error("mote.db")]
     Database(#[source] rusqlite::Error),
-    /// A file or row differs from what was written.
+    /// A file or row differs from the one that was written.
     #[error("{0}")]
     Damaged(String),
     /// There is code, but the database that should name it is missing or empty. Nothing was
@@ -66,7 +66,7 @@ pub enum StoreError {
     /// A revision names code or packages that are not stored.
     #[error("{0} is not in the store")]
     NotStored(String),
-    /// The place outside of the machine that keeps this file's changes cannot be reached.
+    /// The place that keeps this file's changes outside of the machine cannot be reached.
     #[error("the stream that keeps accepted invocations cannot be reached: {0}")]
     Away(String),
     /// Another node now owns the place that keeps this file's changes.

@@ -1,5 +1,6 @@
-//! Checks the other databases of a node, `journal.db` and `state.db`: is a database that the node
-//! had missing or damaged? Without this check SQLite would create a new, empty file in its place.
+//! Checks whether the other databases of a node, `journal.db` and `state.db`, are missing or
+//! damaged although the node had them. Without this check, SQLite would create a new, empty file in
+//! place of a missing one.
 
 use std::fmt;
 use std::fs::File;
@@ -128,7 +129,7 @@ fn damage(path: &Path, bytes: u64) -> Result<Option<String>, StoreError> {
     }
     let connection = schema::connect(path)?;
     match quick_check(&connection) {
-        // The tables were still in the log, which is gone.
+        // The tables were still in the log, and the log is gone.
         Ok(found)
             if found == "ok"
                 && schema::pragma(&connection, "user_version")

@@ -1,5 +1,5 @@
-//! Decides which files a deploy leaves out: the files of a fixed list, the files that `.moteignore`
-//! or, without it, `.gitignore` names, and files with secrets that neither of these mentions.
+//! Decides which files a deploy leaves out: files on a fixed list, files that `.moteignore` names
+//! (or, if there is none, `.gitignore`), and files with secrets that neither of these mentions.
 //!
 //! The rules are git's, and the crate `ignore` reads them. Only the rules at the top of the folder
 //! are read.
@@ -45,9 +45,9 @@ impl Default for Ignore {
 }
 
 impl Ignore {
-    /// Reads the rules. `text` is the content of `.moteignore` or `.gitignore`. A rule that cannot
-    /// be read is an error that names its line, because the rule could be meant to leave out a
-    /// secret.
+    /// Reads the rules. `text` is the content of `.moteignore` or `.gitignore`. If a rule cannot be
+    /// read, the error names its line. Such a rule is not skipped, because it may be meant to leave
+    /// out a secret.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut rules = GitignoreBuilder::new("");
         for (at, line) in text.lines().enumerate() {

@@ -53,9 +53,9 @@ impl Store {
         })
     }
 
-    /// Replaces the key of a caller. The new key has another hash, and the same functions and
-    /// expiry. The replaced key stays valid until `previous_until_ms` at the latest, and a key that
-    /// was replaced earlier is removed. Returns the new key, or `None` if the caller has no key.
+    /// Replaces the key of a caller. The new key has another hash, but the same functions and
+    /// expiry. The replaced key stays valid until `previous_until_ms` at the latest. A key that was
+    /// replaced earlier is removed. Returns the new key, or `None` if the caller has no key.
     pub fn rotate_key(
         &self,
         name: &str,
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!((new.created_at_ms, new.expires_at_ms), (2_000, Some(12_000)));
         let former = StoredKey { is_current: false, ..key("a", 1, Some(3_000)) };
         assert_eq!(store.keys().unwrap(), [new, former]);
-        // The second rotation ends the first key. Without a grace period it ends the second key
+        // The second rotation ends the first key. Without a grace period, it ends the second key,
         // too.
         let last = store.rotate_key("a", [3; 32], 2_500, 2_500).unwrap().unwrap();
         assert_eq!(store.keys().unwrap(), [last]);

@@ -11,7 +11,7 @@
 //! The files:
 //!
 //! - `store.rs`: the layout on disk, and the order of writes
-//! - `archive.rs`, `tar.rs`, `unzip.rs`, `entry_path.rs`: hostile uploads
+//! - `archive.rs`, `tar.rs`, `tar_fields.rs`, `sparse.rs`, `unzip.rs`, `entry_path.rs`: hostile uploads
 //! - `tree.rs`, `remove.rs`: code trees named by their content; removal of trees of any depth
 //! - `commit.rs`: group commit, in which many callers share one sync
 //! - `schema.rs`: tables and their migrations
@@ -41,16 +41,18 @@ mod schema;
 pub mod seal;
 mod secrets;
 pub mod source;
+pub mod sparse;
 pub mod state;
 pub mod store;
-mod tar;
+pub mod tar;
+mod tar_fields;
 mod traffic;
 mod traffic_rows;
 pub mod tree;
 mod unzip;
 mod usage;
 
-pub use archive::ArchiveLimits;
+pub use archive::{ArchiveLimits, LargeEntry};
 pub use archive_error::ArchiveError;
 pub use documents::DocumentChange;
 pub use error::StoreError;

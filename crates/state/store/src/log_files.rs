@@ -1,11 +1,11 @@
 //! Numbered files of lines that take a bounded part of the disk.
 //!
-//! Functions that write little share files, because a file for each would write many more pages to the
-//! disk. A function that writes more has a folder with files of its own. When all files together are
-//! too large, the oldest file is removed of the owner that has the most for each of its functions, so
-//! no function displaces the lines of others.
-//! Nothing is synchronised to the disk for each line: what was appended survives the end of the
-//! process, and a power cut may lose what the kernel has not written back yet.
+//! Functions that write little share files, because separate files would write many more pages to
+//! the disk. A function that writes more has a folder with its own files. When all files together
+//! are too large, one owner loses its oldest file: the one that has the most in relation to its
+//! number of functions. So no function displaces the lines of others. Nothing is synchronised to
+//! the disk for each line: what was appended survives the end of the process, and a power cut may
+//! lose what the kernel has not written back yet.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{DirBuilder, OpenOptions};
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
-/// The maximum size of a file, as a part of all bytes.
+/// The maximum size of a file, as a part of the bytes for all files.
 const FILES: u64 = 64;
-/// A function's share of all bytes is at least this many files, so that it does not lose everything at
-/// once.
+/// A function's share of all bytes has room for at least this many files, so that the function does
+/// not lose all lines at once.
 const FILES_OF_SHARE: u64 = 4;
 /// Files are not made smaller than this, however many functions there are.
 const FILE_BYTES_MIN: u64 = 16 << 10;
@@ -27,7 +27,7 @@ const FILES_MAX: usize = 8_192;
 const SUFFIX: &str = ".jsonl";
 /// The owner of the shared files, which are in no function's folder.
 pub const SHARED: &str = "";
-/// The least number of functions for which the shared files count.
+/// The shared files count as the files of at least this many functions.
 const SHARERS_MIN: usize = 4;
 
 /// The limits of a folder of files.
@@ -76,7 +76,7 @@ struct Owner {
     bytes: u64,
     /// The day on which this writer has begun the newest file.
     day: Option<u64>,
-    /// Whether the last write failed, so that the last line may have no end.
+    /// Whether the last write failed. If so, the last line may be incomplete.
     is_torn: bool,
 }
 
@@ -87,7 +87,7 @@ struct Numbered {
     modified: SystemTime,
 }
 
-/// All files that may have lines of a function, oldest first.
+/// All files that may contain lines of a function, oldest first.
 pub fn files(dir: &Path, function: &str) -> io::Result<Vec<LogFile>> {
     let mut all = files_in(dir)?;
     all.append(&mut files_in(&dir.join(function))?);
@@ -170,7 +170,7 @@ impl LogWriter {
         self.next
     }
 
-    /// Whether a function can have files of its own. The folder of a function in the namespace `jsonl`
+    /// Whether a function can have its own files. The folder of a function in the namespace `jsonl`
     /// could have the name of a shared file.
     pub fn can_own_files(function: &str) -> bool {
         !function.ends_with(SUFFIX)
@@ -190,8 +190,8 @@ impl LogWriter {
         self.sharers = sharers;
     }
 
-    /// Appends whole lines to the files of a function or to the [`SHARED`] ones, in one write, at most
-    /// a 64th of the bytes of all files. Blocks.
+    /// Appends whole lines to the files of a function or to the [`SHARED`] ones, in one write. The
+    /// lines have at most a 64th of the bytes of all files. Blocks.
     pub fn append(&mut self, function: &str, lines: &[u8], now_ms: u64) -> io::Result<()> {
         let day = now_ms / DAY_MS;
         let length = lines.len() as u64;
@@ -227,7 +227,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// The size at which a file is full: a function's share of all bytes has several files.
+    /// The size at which a file is full. A function's share of all bytes has room for several
+    /// files.
     fn file_bytes(&self) -> u64 {
         let share = self.limits.bytes / self.owners.len().max(1) as u64;
         (share / FILES_OF_SHARE).max(FILE_BYTES_MIN).min(self.limits.bytes / FILES)
@@ -279,7 +280,7 @@ impl LogWriter {
         self.owners.iter().max_by_key(of).map(|(name, _)| name.clone())
     }
 
-    /// Removes the oldest file of a function, and the function's folder with the last one.
+    /// Removes the oldest file of a function, and with the last file also the function's folder.
     fn remove_oldest(&mut self, function: &str) -> io::Result<()> {
         let Some(owner) = self.owners.get_mut(function) else { return Ok(()) };
         if let Some(file) = owner.files.pop_front() {
@@ -359,7 +360,7 @@ mod tests {
             writer.append("loud", format!("{at:0999}\n").as_bytes(), 0).unwrap();
         }
         assert_eq!((text(dir.path(), "one"), text(dir.path(), "two")), (quiet.clone(), quiet));
-        // A second loud function takes half of the room.
+        // A second function that writes much takes half of the room.
         for at in 0..3_000 {
             writer.append("also", format!("{at:0999}\n").as_bytes(), 0).unwrap();
         }

@@ -1,6 +1,6 @@
 //! Checks that the data folder belongs to the node alone. Anyone else who can write there could
-//! plant a token for operators or code, or make root write through a link. Therefore the node
-//! checks the folder at each start, before it opens anything in it.
+//! plant code or an operator's token, or make root write through a link. So at each start, the node
+//! checks the folder before it opens anything in it.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
@@ -42,13 +42,13 @@ impl NotOwn {
 /// Returns what was changed in this way.
 pub fn secure(data: &Path) -> Result<Vec<PathBuf>, NotOwn> {
     let absolute = std::path::absolute(data).map_err(|error| NotOwn::unreadable(data, &error))?;
-    // First checks the path as given, with its links. The path to which the links lead is checked
+    // This checks the path as given, with its links. The path to which the links lead is checked
     // below.
     check_above(&absolute)?;
     let folder = match std::fs::canonicalize(&absolute) {
         Ok(folder) => folder,
-        // The node creates the folder later. Nobody can create it first, because the folders above
-        // were checked.
+        // The node creates the folder later. Nobody else can create it first, because the folders
+        // above were checked.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(NotOwn::unreadable(data, &error)),
     };
@@ -93,7 +93,7 @@ pub fn secure(data: &Path) -> Result<Vec<PathBuf>, NotOwn> {
 
 /// Returns the folders above the data folder that belong to users other than root and the node's,
 /// or in which a group may write. Those users could replace the data folder. The node accepts such
-/// folders, because a node that a user starts with sudo in the home folder always has some.
+/// folders, because there always are some if a user starts a node with sudo in the home folder.
 pub fn changeable_above(data: &Path) -> Vec<PathBuf> {
     let Ok(folder) = std::fs::canonicalize(data) else { return Vec::new() };
     let is_changeable = |folder: &&Path| {
@@ -110,8 +110,8 @@ pub fn changeable_above(data: &Path) -> Vec<PathBuf> {
 pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let refused = |error: NotOwn| io::Error::new(io::ErrorKind::InvalidInput, error);
     let file = match options.custom_flags(FLAGS).open(path) {
-        // `O_NOFOLLOW` makes the open of a link fail. The open of a pipe for writing fails with
-        // another error.
+        // `O_NOFOLLOW` makes the open of a link fail. Opening a pipe for writing fails with another
+        // error.
         Err(error) => {
             let meta = std::fs::symlink_metadata(path).ok();
             return Err(meta
@@ -183,7 +183,8 @@ fn tighten(path: &Path, meta: &Metadata, tightened: &mut Vec<PathBuf>) -> Result
     let mode = Permissions::from_mode(meta.mode() & 0o7777 & !WRITABLE);
     match std::fs::set_permissions(path, mode) {
         Ok(()) => tightened.push(path.to_owned()),
-        // The folder or file belongs to root, and the node writes as a member of its group.
+        // The folder or file belongs to root, and the node may write to it as a member of its
+        // group.
         Err(_) if meta.mode() & OTHERS == 0 => {}
         Err(error) => {
             return Err(NotOwn::new(path, format!("can be changed by everybody: {error}")));

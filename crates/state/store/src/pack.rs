@@ -2,7 +2,7 @@
 //! and owners, so that equal folders give equal bytes.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -52,8 +52,52 @@ pub struct Packed {
     pub secret: Vec<String>,
 }
 
+impl Packed {
+    /// Adds the file `from` as the last entry. Its size is not limited.
+    pub fn append(&mut self, name: &str, from: &Path) -> Result<(), PackError> {
+        let io = |error| io_error(from, error);
+        let mut file = fs::File::open(from).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        self.append_from(name, length, |out| {
+            let mut content = (&mut file).take(length);
+            content.read_to_end(out).map(drop).map_err(io)
+        })
+    }
+
+    /// Adds a folder as the last entry, as a tar with its plain files.
+    pub fn append_folder(&mut self, name: &str, folder: &Path) -> Result<(), PackError> {
+        let mut packer = Packer { whole: true, unlimited: true, ..Packer::default() };
+        packer.add_dir(folder, "", None)?;
+        packer.out.extend_from_slice(&[0; 2 * tar::BLOCK]);
+        let length = packer.out.len() as u64;
+        self.append_from(name, length, |out| {
+            out.extend_from_slice(&packer.out);
+            Ok(())
+        })
+    }
+
+    fn append_from(
+        &mut self,
+        name: &str,
+        length: u64,
+        write: impl FnOnce(&mut Vec<u8>) -> Result<(), PackError>,
+    ) -> Result<(), PackError> {
+        // The blocks that end the archive come after this entry.
+        self.tar.truncate(self.tar.len() - 2 * tar::BLOCK);
+        self.tar.extend_from_slice(&tar::header(b'0', name.as_bytes(), b"", length, 0o644));
+        let begin = self.tar.len();
+        write(&mut self.tar)?;
+        if (self.tar.len() - begin) as u64 != length {
+            return Err(refused("", name, "its size changed while it was read"));
+        }
+        let padded = self.tar.len().next_multiple_of(tar::BLOCK) + 2 * tar::BLOCK;
+        self.tar.resize(padded, 0);
+        Ok(())
+    }
+}
+
 /// Packs everything below the folder `root` that is not ignored, or the single file `root`. `first`
-/// is a file that is put in front (the spec).
+/// is a file that goes in front (the spec).
 pub fn pack(root: &Path, first: Option<(&str, &[u8])>) -> Result<Packed, PackError> {
     Packer::default().pack(root, first)
 }
@@ -73,7 +117,7 @@ pub fn left_out_by(root: &Path, path: &str) -> Result<Option<&'static str>, Pack
     Ok(ends.map(|end| &path[..end]).any(is_left_out).then_some(name))
 }
 
-/// The rules that decide which files of a folder are packed, for programs that ask often.
+/// The rules that decide which files of a folder are packed, kept for programs that ask repeatedly.
 pub struct Rules(Ignore);
 
 impl Rules {
@@ -82,7 +126,7 @@ impl Rules {
         read_ignore(root).map(Self)
     }
 
-    /// Whether the entry at `path` below the folder is packed, if the folder that holds it is.
+    /// Whether the entry at `path` is packed, provided that the folder that contains it is packed.
     pub fn packs(&self, path: &str, is_dir: bool) -> bool {
         self.0.verdict(path, is_dir) == Verdict::Packed
     }
@@ -92,6 +136,8 @@ impl Rules {
 struct Packer {
     /// Packs every file, so no rule applies.
     whole: bool,
+    /// Packs files of any size, for an archive that does not become code.
+    unlimited: bool,
     out: Vec<u8>,
     entries: u64,
     files: u64,
@@ -193,7 +239,7 @@ impl Packer {
         self.count()?;
         self.files += 1;
         // The size is checked before the file is read, so that a huge file uses no memory.
-        if self.bytes.saturating_add(meta.len()) > limits.bytes {
+        if !self.unlimited && self.bytes.saturating_add(meta.len()) > limits.bytes {
             return Err(PackError::TooLarge(format!(
                 "more than {} MiB with {path}; exclude files in .moteignore",
                 limits.bytes >> 20

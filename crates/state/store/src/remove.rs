@@ -1,9 +1,9 @@
 //! Removes whole trees of any depth. Hostile code and installers can nest any number of folders.
 //!
 //! The standard library keeps one descriptor per level open, and a path of more than 4,096 bytes
-//! cannot be named. This module therefore keeps one folder open at a time. It descends by name and
-//! ascends by `..`, and checks that `..` is the folder that it passed on the way down. The heap
-//! holds one name per level.
+//! cannot be named. So this module keeps only one folder open at a time. It descends by name and
+//! ascends by `..`, and checks that `..` is the folder through which it came. The heap holds one
+//! name per level.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -86,8 +86,8 @@ fn is_folder(folder: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// Opens a folder below `at`. If an installer removed the necessary mode bits from a folder of this
-/// user, sets them again.
+/// Opens a folder below `at`. If an installer has removed the necessary mode bits from a folder of
+/// this user, restores them.
 fn open(at: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> rustix::io::Result<OwnedFd> {
     let opened = rustix::fs::openat(at, name, FOLDER, Mode::empty());
     let folder = match opened {
@@ -133,8 +133,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("tree");
         std::fs::create_dir(&tree).unwrap();
-        // 1,000 levels are too many for a path of 4,096 bytes, and more than this number of
-        // descriptors.
+        // 1,000 levels do not fit into a path of 4,096 bytes, and are more than the permitted
+        // number of descriptors.
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = Some(limit.maximum.unwrap_or(512).min(512));
         setrlimit(Resource::Nofile, limit).unwrap();

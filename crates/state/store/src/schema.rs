@@ -20,8 +20,8 @@ pub(crate) const SECRETS_CLEANED: &str = "secrets-cleaned";
 /// Marks the file as a database of `mote`. The bytes are the name in ASCII.
 const APPLICATION_ID: u32 = 0x6d6f_7465;
 
-/// Version 1. A revision number is never reused while its function exists, so a number in a log or
-/// a bug report identifies one revision. `state` is added, live or retired.
+/// Version 1. A revision number is not reused while its function exists, so a number in a log or a
+/// bug report identifies one revision. `state` is `added`, `live` or `retired`.
 const TABLES: &str = "
 CREATE TABLE functions (
     name TEXT PRIMARY KEY NOT NULL,
@@ -78,7 +78,7 @@ const MIGRATIONS: &[&str] = &[
 /// default namespace.
 pub(crate) const NAMESPACE: &str = "substr(name, 1, instr(name, '/'))";
 
-/// The part of a name up to its first slash, with the slash.
+/// The part of a name up to and including its first slash.
 pub(crate) fn namespace_of(name: &str) -> &str {
     &name[..name.find('/').map_or(0, |at| at + 1)]
 }
@@ -88,7 +88,8 @@ pub(crate) fn namespace_of(name: &str) -> &str {
 pub(crate) fn refuse_newer(path: &Path, known: u32) -> Result<(), StoreError> {
     check_header(path, known)?;
     // The log next to the file may hold a newer version than the file's header. The read turns off
-    // the checkpoint that SQLite makes when the last connection closes, because it would write.
+    // the checkpoint that SQLite makes when the last connection closes, because the checkpoint
+    // would write.
     let log = beside(path, "-wal");
     if std::fs::metadata(&log).is_ok_and(|meta| meta.len() > 0) {
         let connection = connect(path)?;
@@ -109,7 +110,7 @@ fn check_header(path: &Path, known: u32) -> Result<(), StoreError> {
     refuse(path, number(&header, 60), number(&header, 68), known)
 }
 
-/// Fails if the database is missing or empty while `tree` shows that there was one. An empty
+/// Fails if the database is missing or empty although `tree` shows that there was one. An empty
 /// database would name no code, so all code would be removed as unused.
 fn refuse_lost(path: &Path, tree: &Path) -> Result<(), StoreError> {
     let bytes = match std::fs::metadata(path) {
@@ -152,7 +153,7 @@ fn refuse(path: &Path, version: u32, application: u32, known: u32) -> Result<(),
 }
 
 /// Opens the database so that a commit is on disk when it returns, and migrates the tables. `tree`
-/// is existing code that the database must name. If `tree` is given, no new database is made.
+/// is existing code that the database must name. If `tree` is given, this makes no new database.
 pub(crate) fn open(path: &Path, tree: Option<&Path>) -> Result<Connection, StoreError> {
     check_header(path, VERSION)?;
     if let Some(tree) = tree {
@@ -225,8 +226,8 @@ pub(crate) fn connect(path: &Path) -> Result<Connection, StoreError> {
 }
 
 /// Returns the path of a file with the links in its folder's path resolved. The file itself must
-/// not be a link, so SQLite is told to follow none. SQLite then refuses links in the whole path,
-/// but a link may well lead to the data folder, for example on another disk.
+/// not be a link, so SQLite follows no links. With this setting, SQLite would refuse links anywhere in
+/// the path, although a link may well lead to the data folder, for example on another disk.
 pub(crate) fn with_real_folder(path: &Path) -> Result<PathBuf, StoreError> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(path.to_owned());
@@ -349,7 +350,7 @@ fn migrate(
     change.commit()
 }
 
-/// Adds to specs without an access mode that everyone may call the function.
+/// Adds the mode that permits everyone to specs without an access mode.
 fn keep_public(connection: &Connection) -> rusqlite::Result<()> {
     let mut all = connection.prepare("SELECT rowid, spec FROM revisions")?;
     let specs = all.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
@@ -366,10 +367,10 @@ fn keep_public(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Refuses a file whose pages or indexes are inconsistent. With such a file SQLite would find some
-/// rows and miss others, and the node would call an existing function unknown. The two tables that
-/// decide which revisions are served are also compared with their indexes. Takes milliseconds for
-/// thousands of rows.
+/// Refuses a file whose pages or indexes are inconsistent. With such a file, SQLite would find some
+/// rows and miss others, and the node would report an existing function as unknown. The two tables
+/// that decide which revisions are served are also compared with their indexes. Takes milliseconds
+/// for thousands of rows.
 fn check_whole(path: &Path, connection: &Connection) -> Result<(), StoreError> {
     let sql = |error| sql(path, error);
     for check in ["quick_check(1)", "integrity_check(functions)", "integrity_check(revisions)"] {

@@ -9,7 +9,7 @@ use crate::store::Store;
 /// The first version of the tables without secrets in plain text.
 const ENCRYPTED_VERSION: u32 = 8;
 
-/// What the store already contains when a secret is put into it.
+/// The secrets that the store already contains when another one is put into it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SecretsThere {
     /// Whether there is a secret with this name.
@@ -96,7 +96,7 @@ impl Store {
     /// Removes the remains of secrets that earlier versions wrote in plain text. This happens once
     /// for each data folder; after a crash the next start begins again. The first start clears the
     /// file's free space and its log. The copy that an upgrade has kept is needed to go back, so
-    /// the start after that one removes it.
+    /// only the next start removes that copy.
     pub fn clean_secrets(&self) -> Result<(), StoreError> {
         if self.mark(schema::SECRETS_CLEANED)?.is_some() {
             schema::remove_former(&self.root().join("mote.db"), ENCRYPTED_VERSION);

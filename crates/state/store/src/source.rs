@@ -1,4 +1,4 @@
-//! Reads files of a project, which may come from a stranger. A pipe would block the reader,
+//! Reads files of a project, which may come from a stranger: a pipe would block the reader,
 //! `/dev/zero` has no end, and a link may lead to private files of the user who deploys the
 //! project.
 

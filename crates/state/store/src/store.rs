@@ -6,8 +6,8 @@
 //! read-only, shared by equal revisions DATA/packages/<key>/      installed packages DATA/staging/
 //! work in progress; emptied at start
 //! ```
-//! A tree is written in staging, synced, and renamed before a row names it. Every tree that a row
-//! names is therefore complete. Trees that no row names are removed at start and by
+//! A tree is written in staging, synced, and renamed before a row names it. So every tree that a
+//! row names is complete. Trees that no row names are removed at start and by
 //! [`Store::collect_garbage`].
 
 use std::collections::{HashMap, HashSet};
@@ -51,7 +51,7 @@ pub struct Recovery {
     pub staging_removed: u64,
     /// Trees that no revision names.
     pub trees_removed: u64,
-    /// Leftovers that could not be removed, each with the reason. They only use space. The next
+    /// Leftovers that could not be removed, each with the reason. They only use space, and the next
     /// start tries again.
     pub left: Vec<String>,
 }
@@ -159,7 +159,7 @@ impl Store {
         let root = std::fs::canonicalize(data_dir).map_err(|e| StoreError::io(data_dir, e))?;
         let lock = lock_dir(&root)?;
         // Sandboxes receive folders below these as mounts, which the zygote opens as the node's
-        // user. No other user can read the code of functions, even if that user knows its hash.
+        // user. No other user can read the code of functions, even with the hash of the code.
         for name in ["code", "packages", "staging"] {
             let folder = root.join(name);
             make_dir(&folder, 0o700)?;
@@ -327,7 +327,7 @@ impl Store {
         Ok(Revision { function: spec.name.clone(), revision, created_at_ms })
     }
 
-    /// Removes a revision that never became ready, of a function that was never live. Otherwise its
+    /// Removes a revision that never became ready and whose function was never live. Otherwise its
     /// files would stay, because no user could find or remove the revision. Its number is not
     /// reused.
     pub fn forget_failed(&self, name: &FunctionName, revision: u64) -> Result<(), StoreError> {
@@ -378,7 +378,7 @@ impl Store {
     }
 
     /// Returns all functions with a live revision. A damaged row or tree is reported and does not
-    /// affect other functions. The live revision receives the traffic of a damaged one.
+    /// affect other functions. The traffic of a damaged revision goes to the live one.
     pub fn functions(&self) -> Result<Inventory, StoreError> {
         let mut inventory = Inventory::default();
         for row in self.rows("r.state = 'live'", "")? {
@@ -444,7 +444,7 @@ impl Store {
         let mut trash = Vec::new();
         let mut left = Vec::new();
         {
-            // While the lock is held, no tree can be renamed into place, and no new row can name a
+            // While this lock is held, no tree can be renamed into place, and no new row can name a
             // tree.
             let connection = self.lock();
             let mut named: HashSet<String> = HashSet::new();
@@ -480,6 +480,35 @@ impl Store {
             }
         }
         Ok(Collected { trees: trash.len() as u64, left })
+    }
+
+    /// The digests of the container images that stored revisions name: those of all functions, or
+    /// of the functions in one namespace. Reads the specs of all functions with images.
+    pub fn image_digests(&self, namespace: Option<&str>) -> Result<Vec<String>, StoreError> {
+        #[derive(serde::Deserialize)]
+        struct Spec {
+            name: FunctionName,
+            image: Option<Image>,
+        }
+        #[derive(serde::Deserialize)]
+        struct Image {
+            digest: Option<String>,
+        }
+        let connection = self.lock();
+        let sql = |error| schema::sql(&self.root, error);
+        let mut statement = connection
+            .prepare("SELECT spec FROM revisions WHERE spec LIKE '%\"image\"%'")
+            .map_err(sql)?;
+        let specs = statement.query_map([], |row| row.get::<_, String>(0)).map_err(sql)?;
+        let mut digests = Vec::new();
+        for spec in specs {
+            // A damaged spec cannot be served, so it needs no image.
+            let spec: Option<Spec> = serde_json::from_str(&spec.map_err(sql)?).ok();
+            let spec =
+                spec.filter(|spec| namespace.is_none() || spec.name.namespace() == namespace);
+            digests.extend(spec.and_then(|spec| spec.image?.digest));
+        }
+        Ok(digests)
     }
 
     /// Whether the code named `hash` is unchanged. Reads all of the code.
@@ -578,7 +607,7 @@ impl Store {
     }
 
     /// Removes unfinished work. Returns how many entries were removed, and which could not be
-    /// removed. The names of the latter are not used again.
+    /// removed. The names of those that remain are not used again.
     fn empty_staging(&self) -> Result<(u64, Vec<String>), StoreError> {
         let folder = self.root.join("staging");
         let io = |error| StoreError::io(&folder, error);
@@ -760,8 +789,8 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(|error| StoreError::io(path, error))
 }
 
-/// In the test binary, kills the process here if the environment says so. Nothing is unwound, as in
-/// a power cut.
+/// In the test binary, kills the process here if the environment says so. As in a power cut,
+/// nothing is unwound.
 #[cfg(test)]
 pub(crate) fn crash_point(step: &str) {
     if std::env::var("MOTE_STORE_CRASH_AT").is_ok_and(|at| at == step) {

@@ -1,21 +1,29 @@
-//! Reads the tar format strictly: ustar with PAX and GNU long names. Refuses everything that two
-//! readers could interpret differently.
+//! Reads the tar format: ustar with PAX and GNU long names.
+//!
+//! [`TarReader::new`] reads strictly and refuses everything that two readers could interpret
+//! differently. [`TarReader::of_layer`] reads what writers of container images produce, as other
+//! container programs do: of two statements, the later one counts, numbers may be binary, files may
+//! be sparse, and the blocks of zeros at the end may be missing.
 
 use std::io::{self, Read};
 
 use crate::archive_error::ArchiveError;
 use crate::entry_path::shown;
+use crate::sparse::{self, Sparse};
+pub use crate::tar_fields::BLOCK;
+use crate::tar_fields::{number, octal, time, until_nul};
 
-pub(crate) const BLOCK: usize = 512;
 /// Largest PAX records of one entry. A path, a link and a few times need much less.
 const PAX_BYTES_MAX: u64 = 64 << 10;
+/// The same in a layer, where attributes of files are in these records.
+const LAYER_PAX_BYTES_MAX: u64 = 1 << 20;
 /// Longest path of an entry. It is the longest path that Linux accepts in a system call.
 const PATH_BYTES_MAX: usize = 4096;
 /// The most zero bytes after the end of the archive. tar pads to 10 KiB.
 const PADDING_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EntryKind {
+pub enum EntryKind {
     File,
     Dir,
     Symlink,
@@ -26,28 +34,34 @@ pub(crate) enum EntryKind {
 
 /// The head of one entry, which `size` bytes of content follow.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// The entry's number, from 1.
-    pub(crate) index: u64,
-    pub(crate) kind: EntryKind,
-    pub(crate) path: Vec<u8>,
-    pub(crate) link: Vec<u8>,
-    pub(crate) size: u64,
-    pub(crate) mode: u32,
+    pub index: u64,
+    pub kind: EntryKind,
+    pub path: Vec<u8>,
+    pub link: Vec<u8>,
+    /// Bytes of content in the archive.
+    pub size: u64,
+    pub mode: u32,
+    /// Seconds and nanoseconds since 1970.
+    pub modified: (u64, u32),
     /// Whether the entry had extended attributes. They are dropped.
-    pub(crate) attributes: bool,
+    pub attributes: bool,
+    /// Where the content belongs in the file. Only in layers.
+    pub sparse: Option<Sparse>,
 }
 
 impl Entry {
-    pub(crate) fn fault(&self, reason: impl Into<String>) -> ArchiveError {
+    pub fn fault(&self, reason: impl Into<String>) -> ArchiveError {
         ArchiveError::Entry { index: self.index, path: shown(&self.path), reason: reason.into() }
     }
 }
 
 /// Reads the heads of entries. The caller reads the content between them with
 /// [`TarReader::read_content`].
-pub(crate) struct TarReader<R> {
+pub struct TarReader<R> {
     input: R,
+    of_layer: bool,
     index: u64,
     /// Content and padding of the current entry that have not been read.
     left: u64,
@@ -59,20 +73,35 @@ struct Extensions {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
+    modified: Option<(u64, u32)>,
     attributes: bool,
+    sparse: sparse::Records,
     seen: bool,
+    /// Whether the path, and whether the link, is from a PAX record, which takes precedence over a
+    /// GNU long name.
+    pax: (bool, bool),
 }
 
 impl<R: Read> TarReader<R> {
-    pub(crate) fn new(input: R) -> Self {
-        Self { input, index: 0, left: 0, padding: 0 }
+    pub fn new(input: R) -> Self {
+        Self { input, of_layer: false, index: 0, left: 0, padding: 0 }
+    }
+
+    /// A reader for layers and archives of container images.
+    pub fn of_layer(input: R) -> Self {
+        Self { of_layer: true, ..Self::new(input) }
+    }
+
+    pub fn input(&self) -> &R {
+        &self.input
     }
 
     /// Returns the next entry. The content of the previous entry must have been read.
-    pub(crate) fn next(&mut self) -> Result<Option<Entry>, ArchiveError> {
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, ArchiveError> {
         let mut extensions = Extensions::default();
         loop {
             self.skip_padding()?;
+            let pax_bytes_max = if self.of_layer { LAYER_PAX_BYTES_MAX } else { PAX_BYTES_MAX };
             let Some(block) = self.block(self.index == 0 && !extensions.seen)? else {
                 if extensions.seen {
                     return Err(self.ambiguous(b"", "a name without an entry"));
@@ -80,39 +109,47 @@ impl<R: Read> TarReader<R> {
                 self.expect_only_zeros()?;
                 return Ok(None);
             };
-            let size = octal(&block[124..136]);
+            let size = self.number(&block[124..136]);
             let path = header_path(&block);
             let size = size.ok_or_else(|| self.ambiguous(&path, "its size is not plain octal"))?;
             match block[156] {
                 b'x' => {
-                    if extensions.seen {
+                    if extensions.seen && !self.of_layer {
                         return Err(self.ambiguous(&path, "two extended headers"));
                     }
-                    let records = self.small_content(size, &path)?;
+                    let records = self.small_content(size, pax_bytes_max, &path)?;
                     self.read_pax(&records, &mut extensions)?;
                     extensions.seen = true;
                 }
                 b'g' => {
                     // `git archive` writes its commit into a global header. Any other global record
-                    // would apply to every entry, which no honest packer needs.
+                    // would apply to every entry, and no honest packer needs that.
                     let mut global = Extensions::default();
-                    let records = self.small_content(size, &path)?;
+                    let records = self.small_content(size, pax_bytes_max, &path)?;
+                    if self.of_layer {
+                        continue;
+                    }
                     self.read_pax(&records, &mut global)?;
                     if global.path.is_some() || global.link.is_some() || global.size.is_some() {
                         return Err(self.ambiguous(&path, "a global path or size"));
                     }
                 }
                 kind @ (b'L' | b'K') => {
-                    let mut name = self.small_content(size, &path)?;
+                    let mut name = self.small_content(size, PAX_BYTES_MAX, &path)?;
                     while name.last() == Some(&0) {
                         name.pop();
                     }
-                    let slot =
-                        if kind == b'L' { &mut extensions.path } else { &mut extensions.link };
-                    if slot.replace(name).is_some() {
+                    extensions.seen = true;
+                    let (slot, pax) = match kind {
+                        b'L' => (&mut extensions.path, extensions.pax.0),
+                        _ => (&mut extensions.link, extensions.pax.1),
+                    };
+                    if self.of_layer && pax {
+                        continue;
+                    }
+                    if slot.replace(name).is_some() && !self.of_layer {
                         return Err(self.ambiguous(&path, "two long names"));
                     }
-                    extensions.seen = true;
                 }
                 kind => return self.entry(&block, kind, size, path, extensions).map(Some),
             }
@@ -125,33 +162,47 @@ impl<R: Read> TarReader<R> {
         kind: u8,
         size: u64,
         path: Vec<u8>,
-        extensions: Extensions,
+        mut extensions: Extensions,
     ) -> Result<Entry, ArchiveError> {
         self.index += 1;
+        if let Some(name) = extensions.sparse.name.take() {
+            extensions.path = Some(name);
+        }
         let path = extensions.path.unwrap_or(path);
         let kind = match kind {
             // Old writers mark a folder only by the slash at the end of its path.
             b'0' | 0 if path.last() == Some(&b'/') => EntryKind::Dir,
             b'0' | 0 => EntryKind::File,
+            b'7' | b'S' if self.of_layer => EntryKind::File,
             b'1' => EntryKind::Hardlink,
             b'2' => EntryKind::Symlink,
             b'3' | b'4' | b'6' => EntryKind::Device,
             b'5' => EntryKind::Dir,
             other => EntryKind::Unknown(other),
         };
-        let entry = Entry {
+        let size = match (self.of_layer, kind) {
+            (true, EntryKind::File | EntryKind::Unknown(_)) => extensions.size.unwrap_or(size),
+            // Whatever the header says, such an entry has no content.
+            (true, _) => 0,
+            (false, _) => size,
+        };
+        let mut entry = Entry {
             index: self.index,
             kind,
             path,
             link: extensions.link.unwrap_or_else(|| until_nul(&block[157..257]).to_vec()),
             size,
-            mode: octal(&block[100..108]).map_or(0o644, |mode| (mode & 0o7777) as u32),
+            mode: self.number(&block[100..108]).map_or(0o644, |mode| (mode & 0o7777) as u32),
+            modified: extensions
+                .modified
+                .unwrap_or((self.number(&block[136..148]).unwrap_or_default(), 0)),
             attributes: extensions.attributes,
+            sparse: None,
         };
         if entry.path.len() > PATH_BYTES_MAX {
             return Err(entry.fault("its path is longer than 4,096 bytes"));
         }
-        if extensions.size.is_some_and(|pax| pax != size) {
+        if extensions.size.is_some_and(|pax| pax != size) && !self.of_layer {
             return Err(entry.fault("ambiguous archive (two sizes)"));
         }
         if kind != EntryKind::File && size != 0 && kind != EntryKind::Device {
@@ -159,11 +210,65 @@ impl<R: Read> TarReader<R> {
         }
         self.left = size;
         self.padding = (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64;
+        if self.of_layer && kind == EntryKind::File {
+            entry.sparse = self.sparse(block, &extensions.sparse, &entry)?;
+            entry.size = self.left;
+        }
         Ok(entry)
     }
 
+    /// Reads where the content of a sparse file belongs. A part of this information may be in the
+    /// blocks after the header, or at the beginning of the content.
+    fn sparse(
+        &mut self,
+        block: &[u8; BLOCK],
+        records: &sparse::Records,
+        entry: &Entry,
+    ) -> Result<Option<Sparse>, ArchiveError> {
+        let wrong = |reason: &str| entry.fault(format!("broken sparse file ({reason})"));
+        let found = if block[156] == b'S' {
+            let mut map = sparse::Gnu::new(block).map_err(wrong)?;
+            while map.is_continued() {
+                let mut more = [0; BLOCK];
+                self.exact(&mut more)?;
+                map.add(&more).map_err(wrong)?;
+            }
+            map.finish().map_err(wrong)?
+        } else if records.is_in_content() {
+            let mut map = sparse::Text::default();
+            while !map.is_complete() {
+                let mut more = [0; BLOCK];
+                if self.left < BLOCK as u64 {
+                    return Err(wrong("its map is cut off"));
+                }
+                self.exact(&mut more)?;
+                self.left -= BLOCK as u64;
+                map.add(&more).map_err(wrong)?;
+            }
+            map.finish(records).map_err(wrong)?
+        } else {
+            match records.map().map_err(wrong)? {
+                Some(sparse) => sparse,
+                None => return Ok(None),
+            }
+        };
+        found.check(self.left).map_err(wrong)?;
+        Ok(Some(found))
+    }
+
+    /// Skips the rest of the current entry's content.
+    pub fn skip_content(&mut self) -> Result<(), ArchiveError> {
+        let mut buffer = [0; 16 << 10];
+        while self.read_content(&mut buffer)? != 0 {}
+        Ok(())
+    }
+
+    fn number(&self, field: &[u8]) -> Option<u64> {
+        if self.of_layer { number(field) } else { octal(field) }
+    }
+
     /// Reads content of the current entry. Returns 0 at its end.
-    pub(crate) fn read_content(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
+    pub fn read_content(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
         let want = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if want == 0 {
             return Ok(0);
@@ -181,9 +286,15 @@ impl<R: Read> TarReader<R> {
         Ok(count)
     }
 
-    fn small_content(&mut self, size: u64, path: &[u8]) -> Result<Vec<u8>, ArchiveError> {
-        if size > PAX_BYTES_MAX {
-            return Err(self.ambiguous(path, "an extended header past 64 KiB"));
+    fn small_content(
+        &mut self,
+        size: u64,
+        bytes_max: u64,
+        path: &[u8],
+    ) -> Result<Vec<u8>, ArchiveError> {
+        if size > bytes_max {
+            let text = format!("an extended header past {} KiB", bytes_max >> 10);
+            return Err(self.ambiguous(path, &text));
         }
         let mut content = vec![0; size as usize];
         self.exact(&mut content)?;
@@ -212,7 +323,11 @@ impl<R: Read> TarReader<R> {
     /// Returns a header block with a correct checksum, or `None` for the zeros that end an archive.
     fn block(&mut self, first: bool) -> Result<Option<Box<[u8; BLOCK]>>, ArchiveError> {
         let mut block = Box::new([0; BLOCK]);
-        match self.exact(&mut block[..]) {
+        if self.of_layer && !first && self.is_at_end(&mut block[..1])? {
+            return Ok(None);
+        }
+        let from = usize::from(self.of_layer && !first);
+        match self.exact(&mut block[from..]) {
             Err(ArchiveError::Cut { .. }) if first => return Err(ArchiveError::NotTar),
             other => other?,
         }
@@ -224,13 +339,23 @@ impl<R: Read> TarReader<R> {
             .enumerate()
             .map(|(at, byte)| u64::from(if (148..156).contains(&at) { b' ' } else { *byte }))
             .sum();
-        if octal(&block[148..156]) != Some(sum) {
+        if self.number(&block[148..156]) != Some(sum) {
             if first {
                 return Err(ArchiveError::NotTar);
             }
             return Err(self.ambiguous(&header_path(&block), "its checksum is wrong"));
         }
         Ok(Some(block))
+    }
+
+    /// Reads one byte, if there is one.
+    fn is_at_end(&mut self, byte: &mut [u8]) -> Result<bool, ArchiveError> {
+        loop {
+            match self.input.read(byte) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return Ok(other.map_err(ArchiveError::from_read)? == 0),
+            }
+        }
     }
 
     fn expect_only_zeros(&mut self) -> Result<(), ArchiveError> {
@@ -255,8 +380,26 @@ impl<R: Read> TarReader<R> {
                 pax_record(rest).ok_or_else(|| self.ambiguous(b"", "a broken extended header"))?;
             rest = after;
             let twice = match key {
-                b"path" => into.path.replace(value.to_vec()).is_some(),
-                b"linkpath" => into.link.replace(value.to_vec()).is_some(),
+                // An empty value cancels an earlier one.
+                b"path" | b"linkpath" if self.of_layer && value.is_empty() => false,
+                b"path" => {
+                    into.pax.0 = true;
+                    into.path.replace(value.to_vec()).is_some()
+                }
+                b"linkpath" => {
+                    into.pax.1 = true;
+                    into.link.replace(value.to_vec()).is_some()
+                }
+                b"mtime" => {
+                    into.modified = time(value);
+                    false
+                }
+                key if self.of_layer && key.starts_with(b"GNU.sparse.") => {
+                    into.sparse.add(&key[b"GNU.sparse.".len()..], value).map_err(|reason| {
+                        self.ambiguous(b"", &format!("a sparse file: {reason}"))
+                    })?;
+                    false
+                }
                 b"size" => {
                     let number = std::str::from_utf8(value)
                         .ok()
@@ -274,7 +417,7 @@ impl<R: Read> TarReader<R> {
                 }
                 _ => false,
             };
-            if twice {
+            if twice && !self.of_layer {
                 return Err(self.ambiguous(b"", "an extended header says one thing twice"));
             }
         }
@@ -317,24 +460,9 @@ fn header_path(block: &[u8; BLOCK]) -> Vec<u8> {
     }
 }
 
-fn until_nul(field: &[u8]) -> &[u8] {
-    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
-    &field[..end]
-}
-
-/// Reads a number field: octal digits, with spaces around them, ended by a space or NUL. Base-256
-/// is refused, because no entry within the limits needs it.
-fn octal(field: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(until_nul(field)).ok()?.trim_matches(' ');
-    if text.is_empty() {
-        return Some(0);
-    }
-    text.bytes().all(|b| (b'0'..=b'7').contains(&b)).then(|| u64::from_str_radix(text, 8).ok())?
-}
-
 /// Builds a ustar header block. If `path` is longer than 100 bytes, a PAX record must come before
 /// the block.
-pub(crate) fn header(kind: u8, path: &[u8], link: &[u8], size: u64, mode: u32) -> [u8; BLOCK] {
+pub fn header(kind: u8, path: &[u8], link: &[u8], size: u64, mode: u32) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     let put = |block: &mut [u8; BLOCK], at: usize, max: usize, bytes: &[u8]| {
         let count = bytes.len().min(max);
@@ -355,7 +483,8 @@ pub(crate) fn header(kind: u8, path: &[u8], link: &[u8], size: u64, mode: u32) -
     block
 }
 
-pub(crate) fn pax(key: &str, value: &[u8]) -> Vec<u8> {
+/// Builds a PAX record.
+pub fn pax(key: &str, value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3; // space, equals, line end
     let mut length = rest + 1;
     while rest + length.to_string().len() != length {

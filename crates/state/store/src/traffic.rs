@@ -15,7 +15,7 @@ impl Store {
     pub fn set_traffic(&self, name: &FunctionName, traffic: &Traffic) -> Result<(), StoreError> {
         let text = name.as_str();
         let live = traffic.split.main();
-        // A split that only repeats `live` is not stored, as in version 1 of the tables.
+        // As in version 1 of the tables, a split that only repeats `live` is not stored.
         let json = (traffic != &Traffic::whole(live))
             .then(|| serde_json::to_string(traffic))
             .transpose()

@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 pub const REVISIONS_KEPT: u64 = 10;
 
 /// Returns the traffic split of a function. A split that cannot be read counts as absent, because
-/// it is better to serve everything from the live revision than to serve nothing.
+/// serving everything from the live revision is better than serving nothing.
 pub(crate) fn traffic_of(connection: &Connection, name: &str) -> rusqlite::Result<Option<Traffic>> {
     let row = connection.query_row(
         "SELECT live, split FROM functions WHERE name = ?1 AND live IS NOT NULL",

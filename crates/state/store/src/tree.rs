@@ -148,7 +148,8 @@ impl TreeWriter {
         Ok(hash(&self.nodes))
     }
 
-    /// Fails if the path is taken, or if a component differs from an existing name only in case.
+    /// Fails if the path is taken, or if one of its components differs from an existing name only
+    /// in case.
     fn claim(&mut self, path: &str) -> Result<(), TreeError> {
         if self.nodes.contains_key(path) {
             return Err(TreeError::Taken("same path twice"));
@@ -229,8 +230,8 @@ fn hash(nodes: &BTreeMap<String, Node>) -> String {
     hex(&hasher.finalize())
 }
 
-/// Computes the name of the tree at `root` anew. If a file was corrupted, the name differs from the
-/// folder's name. Reads every file.
+/// Computes the name of the tree at `root` again. If a file was corrupted, the result differs from
+/// the folder's name. Reads every file.
 pub fn hash_dir(root: &Path) -> io::Result<String> {
     let mut nodes = BTreeMap::new();
     collect(root, "", &mut nodes)?;

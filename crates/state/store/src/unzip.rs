@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn nothing_leaves_the_folder() {
         for name in ["../x", "/etc/x", "a/../../x", "a\\..\\x", "C:x"] {
-            // The writer would correct such names, so the test patches them into the bytes.
+            // The writer would correct such names, so the test patches the bytes of the archive.
             let plain = "a".repeat(name.len());
             let mut bytes = zipped(&[(&plain, b"1", 0o644)]);
             for at in 0..bytes.len() - plain.len() {

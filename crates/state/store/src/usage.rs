@@ -13,8 +13,8 @@ use crate::store::Store;
 const BLOCK_BYTES: u64 = 4_096;
 
 impl Store {
-    /// Returns the folders with code and packages of all revisions of a namespace's functions, each
-    /// folder once. Functions of several namespaces may share a folder.
+    /// Returns the folders with the code and packages of all revisions of a namespace's functions,
+    /// each folder once. Functions of several namespaces may share a folder.
     pub fn trees_of(&self, namespace: &str) -> Result<Vec<PathBuf>, StoreError> {
         let connection = self.lock();
         let sql = |error| schema::sql(self.root(), error);

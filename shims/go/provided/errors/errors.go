@@ -1,5 +1,5 @@
-// Package errors has the errors with causes that Nuclio's Go functions import, so that they build
-// without a download.
+// Package errors has the errors with causes that Nuclio's Go functions import, so that these
+// functions build without a download.
 package errors
 
 import (
@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// ShowLineInfo makes new errors remember where they were made.
+// ShowLineInfo makes new errors record where they were made.
 var ShowLineInfo bool
 
-// Error is a text with the error that led to it.
+// Error is a text, with the error that caused it.
 type Error struct {
 	message string
 	cause   error
@@ -35,7 +35,7 @@ func New(message string) error { return made(message, nil) }
 // Errorf returns an error without a cause.
 func Errorf(format string, args ...interface{}) error { return made(fmt.Sprintf(format, args...), nil) }
 
-// Wrap returns an error with a cause; nil where there is none.
+// Wrap returns an error with a cause, or nil if there is no cause.
 func Wrap(err error, message string) error {
 	if err == nil {
 		return nil
@@ -43,7 +43,7 @@ func Wrap(err error, message string) error {
 	return made(message, err)
 }
 
-// Wrapf returns an error with a cause; nil where there is none.
+// Wrapf returns an error with a cause, or nil if there is no cause.
 func Wrapf(err error, format string, args ...interface{}) error {
 	if err == nil {
 		return nil
@@ -56,7 +56,7 @@ func (err *Error) Cause() error            { return err.cause }
 func (err *Error) Unwrap() error           { return err.cause }
 func (err *Error) LineInfo() (string, int) { return err.file, err.line }
 
-// Format writes the text; with %+v the texts of the causes too.
+// Format writes the text. With %+v, it also writes the texts of the causes.
 func (err *Error) Format(s fmt.State, verb rune) {
 	switch {
 	case verb == 'q':
@@ -68,10 +68,10 @@ func (err *Error) Format(s fmt.State, verb rune) {
 	}
 }
 
-// Is says whether base, or an error that led to it, is target.
+// Is reports whether base, or one of its causes, is target.
 func Is(base, target error) bool { return errors.Is(base, target) }
 
-// Cause returns the error that led to this one, or this one where there is none.
+// Cause returns the direct cause of this error, or the error itself if it has none.
 func Cause(err error) error {
 	if known, ok := err.(*Error); ok && known.cause != nil {
 		return known.cause
@@ -79,7 +79,7 @@ func Cause(err error) error {
 	return err
 }
 
-// RootCause returns the first error of all that led to this one.
+// RootCause returns the first error in the chain of causes.
 func RootCause(err error) error {
 	for {
 		cause := Cause(err)
@@ -90,8 +90,8 @@ func RootCause(err error) error {
 	}
 }
 
-// GetErrorStack returns the error's causes and the error, the first cause first; at most depth of
-// them, or all where that is -1.
+// GetErrorStack returns the error's causes and the error itself, beginning with the root cause. It
+// returns at most depth of them, or all if depth is -1.
 func GetErrorStack(err error, depth int) []error {
 	var stack []error
 	for err != nil && (depth < 0 || len(stack) < depth) {
@@ -112,7 +112,7 @@ func GetErrorStackString(err error, depth int) string {
 	return text.String()
 }
 
-// PrintErrorStack writes the error and its causes, a line for each.
+// PrintErrorStack writes the error and its causes, one per line.
 func PrintErrorStack(out io.Writer, err error, depth int) {
 	stack := GetErrorStack(err, depth)
 	if len(stack) == 0 {

@@ -1,5 +1,5 @@
-// Package functions has the types that Kubeless hands to a Go function, for functions that import the
-// platform's package: they build without a download.
+// Package functions has the types that Kubeless passes to a Go function, so that functions that
+// import the platform's package build without a download.
 package functions
 
 import (
@@ -14,7 +14,7 @@ type Extension struct {
 	Context  context.Context
 }
 
-// Event is what a function is called with.
+// Event is the argument of a function.
 type Event struct {
 	Data           string
 	EventID        string

@@ -1,5 +1,5 @@
-// Package handler has the types of OpenFaaS' template golang-http, for functions whose module names
-// the platform's package: they build without a download.
+// Package handler has the types of OpenFaaS' template golang-http, so that functions whose module
+// names the platform's package build without a download.
 package handler
 
 import (
@@ -7,7 +7,7 @@ import (
 	"net/http"
 )
 
-// Request is what a function is called with.
+// Request is the argument of a function.
 type Request struct {
 	Body        []byte
 	Header      http.Header
@@ -18,7 +18,7 @@ type Request struct {
 	ctx context.Context
 }
 
-// Context is cancelled when nobody waits for the answer any more.
+// Context returns a context that is cancelled when nobody waits for the answer any longer.
 func (r *Request) Context() context.Context {
 	if r.ctx == nil {
 		return context.Background()
@@ -29,7 +29,7 @@ func (r *Request) Context() context.Context {
 // WithContext sets the context of the request.
 func (r *Request) WithContext(ctx context.Context) { r.ctx = ctx }
 
-// Response is what a function answers; a StatusCode of 0 is 200.
+// Response is a function's answer. A StatusCode of 0 stands for 200.
 type Response struct {
 	Body       []byte
 	StatusCode int

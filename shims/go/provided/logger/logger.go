@@ -1,4 +1,4 @@
-// Package logger has the interface of the logger that Nuclio hands to a function.
+// Package logger has the interface of the logger that Nuclio passes to a function.
 package logger
 
 import "context"
@@ -13,8 +13,8 @@ const (
 	LevelError
 )
 
-// Logger writes lines to the function's log. The methods with With in their names take pairs of a
-// name and a value; the others take the values of a format.
+// Logger writes lines to the function's log. Methods with With in their names take pairs of a name
+// and a value. The others take the values for a format.
 type Logger interface {
 	Error(format interface{}, vars ...interface{})
 	Warn(format interface{}, vars ...interface{})

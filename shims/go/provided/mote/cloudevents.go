@@ -17,7 +17,7 @@ import (
 	"unicode/utf8"
 )
 
-// The worker's context has the trigger of the invocation under this key.
+// The worker's context contains the invocation's trigger under this key.
 const triggerKey = "mote.internal/trigger"
 
 const (
@@ -26,20 +26,21 @@ const (
 	triggerMQTT    = byte(5)
 )
 
-// CloudEvent is an event of CloudEvents 1.0.
+// CloudEvent is an event in the sense of CloudEvents 1.0.
 type CloudEvent struct {
 	ID, Source, Type string
 	// SpecVersion is "1.0".
 	SpecVersion string
-	// These are optional; empty without a value.
+	// These are optional, and empty if they have no value.
 	Subject, Time, DataContentType, DataSchema string
 	// Extensions are further attributes: string, bool or int32.
 	Extensions map[string]any
-	// Data is JSON for a type that is JSON, text for a text, and otherwise the bytes; nil without any.
+	// Data is JSON if the type is JSON, text if the type is text, and bytes otherwise. It is nil if
+	// there is no data.
 	Data []byte
 }
 
-// CloudEventError is a message that claims to be an event and breaks a rule.
+// CloudEventError reports a message that claims to be an event but breaks a rule.
 type CloudEventError struct{ Message string }
 
 func (e *CloudEventError) Error() string { return "not a CloudEvent: " + e.Message }
@@ -57,8 +58,9 @@ var (
 	escape        = regexp.MustCompile(`\\(.)`)
 )
 
-// ReadCloudEvent returns the event of a request; nil if it carries none, or a batch. It reads the body
-// of an event. For a *CloudEventError the usual answer is http.Error(w, err.Error(), 400).
+// ReadCloudEvent returns the event in a request, or nil if the request contains none or a batch. If
+// there is an event, it reads the body. The usual answer to a *CloudEventError is http.Error(w,
+// err.Error(), 400).
 func ReadCloudEvent(r *http.Request) (*CloudEvent, error) {
 	isBatch, events, err := received(r)
 	if err != nil || isBatch || len(events) == 0 {
@@ -67,7 +69,7 @@ func ReadCloudEvent(r *http.Request) (*CloudEvent, error) {
 	return &events[0], nil
 }
 
-// ReadCloudEvents returns all events of a request: those of a batch, the one, or none.
+// ReadCloudEvents returns all events in a request: those of a batch, a single one, or none.
 func ReadCloudEvents(r *http.Request) ([]CloudEvent, error) {
 	_, events, err := received(r)
 	return events, err
@@ -123,7 +125,7 @@ func WriteCloudEvent(w http.ResponseWriter, event CloudEvent) error {
 // The attributes that the specification defines; the first four are required.
 var defined = []string{"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema"}
 
-// texts are the fields of an event in the order of defined.
+// texts returns the fields of an event in the order of defined.
 func (e *CloudEvent) texts() []*string {
 	return []*string{&e.SpecVersion, &e.ID, &e.Source, &e.Type, &e.Subject, &e.Time, &e.DataContentType, &e.DataSchema}
 }
@@ -236,7 +238,8 @@ func fromFields(header http.Header, prefix string, kinds []string, body []byte) 
 	return event, checkData(event)
 }
 
-// checkData looks at data that came as bytes: JSON must be JSON, and text UTF-8 unless it says otherwise.
+// checkData checks data that came as bytes: JSON must be valid, and text must be UTF-8 unless its
+// type says otherwise.
 func checkData(event CloudEvent) error {
 	kind := event.DataContentType
 	isText := isText(kind) && !strings.Contains(strings.ToLower(kind), "charset") && !utf8.Valid(event.Data)
@@ -384,7 +387,7 @@ func isText(kind string) bool {
 	return strings.HasPrefix(kind, "text/") || strings.HasSuffix(kind, "/xml") || strings.HasSuffix(kind, "+xml")
 }
 
-// plain takes off percent-encoding. The node encodes user properties of MQTT the same way.
+// plain removes percent-encoding. The node encodes MQTT user properties in the same way.
 func plain(value, field string) (string, error) {
 	out := make([]byte, 0, len(value))
 	for i := 0; i < len(value); i++ {
@@ -417,7 +420,7 @@ func digit(letter byte) byte {
 	return 255
 }
 
-// encoded is an attribute as a field has it.
+// encoded returns an attribute in the form in which a field contains it.
 func encoded(text string) string {
 	var out strings.Builder
 	for _, letter := range []byte(text) {

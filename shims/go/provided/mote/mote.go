@@ -1,7 +1,7 @@
-// Package mote is what a Go function may ask of its node: the state that the node keeps for it,
-// calls of other functions, notices to those who observe its resources, and messages for an MQTT
-// broker. Each function takes the context of an invocation, for instance
-// r.Context(). The node provides this package, so that functions need no download.
+// Package mote lets a Go function use its node's services: the state that the node keeps for the
+// function, calls of other functions, notices to observers of its resources, and messages for an
+// MQTT broker. Each function takes the context of an invocation, for instance r.Context(). The node
+// provides this package, so that functions need no download.
 package mote
 
 import (
@@ -34,14 +34,14 @@ var words = map[byte]string{full: "full", invalid: "invalid", denied: "denied", 
 
 var little = binary.LittleEndian
 
-// Error is a request that the node did not do.
+// Error says why the node did not carry out a request.
 type Error struct {
 	// Code is full, invalid, denied, unavailable, failed or conflict.
 	Code    string
 	Message string
-	// Version is that of the entry, for a conflict; 0 where there is none.
+	// Version is the entry's version, for a conflict. It is 0 if there is no entry.
 	Version uint64
-	// Status is what a caller over HTTP would get, for a call that failed.
+	// Status is the status that a caller over HTTP would get, for a call that failed.
 	Status int
 }
 
@@ -61,10 +61,10 @@ type Store struct {
 	namespace string
 }
 
-// KV is the state of the function: keys and values that the node keeps.
+// KV returns the function's state: keys and values that the node keeps.
 func KV(ctx context.Context) Store { return Store{ctx: ctx} }
 
-// Shared is the shared namespace of this name, which the manifest must list in [kv] shared.
+// Shared returns the shared namespace with this name, which the manifest must list in [kv] shared.
 func (s Store) Shared(name string) Store { return Store{s.ctx, name} }
 
 // Entry is a value with the version that a change can require.
@@ -72,25 +72,26 @@ type Entry struct {
 	Key     string
 	Value   []byte
 	Version uint64
-	// Expires is when it vanishes; zero for never.
+	// Expires is the time at which the entry expires, or zero for never.
 	Expires time.Time
 }
 
 // PutOptions say how something is written.
 type PutOptions struct {
-	// TTL is after how long it vanishes; 0 for never.
+	// TTL is the time after which the entry expires, or 0 for never.
 	TTL time.Duration
-	// Version is what the entry must have; 0 if there must be none, nil for any.
+	// Version is the version that the entry must have: 0 if there must be no entry, nil for any
+	// version.
 	Version *uint64
-	// NotDurable lets a power cut lose the change.
+	// NotDurable permits a power cut to lose the change.
 	NotDurable bool
 }
 
 // ListOptions say which entries are listed.
 type ListOptions struct {
-	// Limit is how many at most; 0 for as many as one listing may have.
+	// Limit is the maximum number of entries. 0 stands for as many as one listing may have.
 	Limit int
-	// After is the key behind which the listing begins.
+	// After is the key after which the listing begins.
 	After string
 	// KeysOnly leaves out the values.
 	KeysOnly bool
@@ -127,7 +128,7 @@ func (o PutOptions) parts() (flags uint16, number, ttlMs uint64) {
 	return flags, number, ttlMs
 }
 
-// Get returns the entry of a key; nil without one.
+// Get returns the entry of a key, or nil if there is none.
 func (s Store) Get(name string) (*Entry, error) {
 	status, content, err := s.ask(get, 0, name, 0, 0, 0, nil)
 	switch {
@@ -158,13 +159,13 @@ func written(status byte, content []byte, err error) (uint64, error) {
 	return 0, refused(status, content)
 }
 
-// Put writes a value; returns its version.
+// Put writes a value, and returns its version.
 func (s Store) Put(name string, value []byte, options ...PutOptions) (uint64, error) {
 	flags, number, ttlMs := one(options).parts()
 	return written(s.ask(put, flags, name, 0, number, ttlMs, value))
 }
 
-// Delete removes a key; returns whether there was one.
+// Delete removes a key, and returns whether it existed.
 func (s Store) Delete(name string, options ...PutOptions) (bool, error) {
 	flags, number, _ := one(options).parts()
 	status, content, err := s.ask(remove, flags, name, 0, number, 0, nil)
@@ -176,7 +177,8 @@ func (s Store) Delete(name string, options ...PutOptions) (bool, error) {
 }
 
 // List returns the entries whose keys begin with prefix, in the order of their keys: at most 1,000
-// and about 512 KiB. What it returns second continues the listing as After; it is empty at the end.
+// entries and about 512 KiB. Its second result, passed as After, continues the listing. It is empty
+// at the end.
 func (s Store) List(prefix string, options ...ListOptions) ([]Entry, string, error) {
 	option, flags := one(options), uint16(0)
 	if option.KeysOnly {
@@ -203,7 +205,7 @@ func (s Store) List(prefix string, options ...ListOptions) ([]Entry, string, err
 	return entries, after, nil
 }
 
-// Increment adds to a whole number, which is 0 without an entry; returns the sum.
+// Increment adds to a whole number, which is 0 if there is no entry, and returns the sum.
 func (s Store) Increment(name string, by int64, options ...PutOptions) (int64, error) {
 	flags, _, ttlMs := one(options).parts()
 	status, content, err := s.ask(increment, flags&notDurable, name, 0, uint64(by), ttlMs, nil)
@@ -223,11 +225,12 @@ func one[T any](options []T) (option T) {
 	return option
 }
 
-// CallOptions say what is called. The zero value is a POST to /.
+// CallOptions describe a call. The zero value is a POST to /.
 type CallOptions struct {
 	Method, Path, Query string
 	Header              http.Header
-	// Timeout is how long Call waits at most, 0 for the rest of the own deadline.
+	// Timeout is the longest time that Call waits. 0 stands for the rest of the caller's own
+	// deadline.
 	Timeout time.Duration
 	// Delay, Key and Order are for CallAsync: how long the call is put off, its idempotency key, and
 	// the order key, under which calls run one after another.
@@ -235,7 +238,7 @@ type CallOptions struct {
 	Key, Order string
 }
 
-// Reply is the answer of a called function.
+// Reply is the answer from a called function.
 type Reply struct {
 	Status int
 	Header http.Header
@@ -259,7 +262,7 @@ func Call(ctx context.Context, name string, body []byte, options ...CallOptions)
 	return reply, nil
 }
 
-// CallAsync hands a call to the node, which makes it later; returns its id.
+// CallAsync hands a call to the node, which makes it later, and returns its id.
 func CallAsync(ctx context.Context, name string, body []byte, options ...CallOptions) (string, error) {
 	status, content, err := ask(ctx, accept, name, body, one(options))
 	if err != nil {
@@ -336,11 +339,12 @@ func notCalled(status byte, content []byte) error {
 	return refused(status, content)
 }
 
-// PublishOptions say how a message is published. The zero value is QoS 1, not kept by the broker.
+// PublishOptions say how a message is published. The zero value stands for QoS 1, and a message
+// that the broker does not keep.
 type PublishOptions struct {
 	// QoS is nil for 1.
 	QoS *byte
-	// Retain lets the broker keep the message for later subscribers.
+	// Retain makes the broker keep the message for later subscribers.
 	Retain                     bool
 	ContentType, ResponseTopic string
 	Correlation                []byte
@@ -348,8 +352,8 @@ type PublishOptions struct {
 	User [][2]string
 }
 
-// Publish publishes a message at the MQTT broker of the function; its manifest must list the topic in
-// [allow] mqtt. It returns once the broker has the message.
+// Publish publishes a message through the function's MQTT broker. The manifest must list the topic
+// in [allow] mqtt. It returns once the broker has the message.
 func Publish(ctx context.Context, topic string, body []byte, options ...PublishOptions) error {
 	ask, ok := ctx.Value(key).(asker)
 	if !ok {

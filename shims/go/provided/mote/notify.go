@@ -15,17 +15,17 @@ const (
 	noticeBodyMax  = 256 << 10
 )
 
-// NotifyOptions describe a state. The zero value is text.
+// NotifyOptions describe a state. The zero value stands for text.
 type NotifyOptions struct {
-	// ContentType is that of the body; text/plain without one.
+	// ContentType is the type of the body. The default is text/plain.
 	ContentType string
-	// MaxAge is how long the state is fresh; 0 leaves that to the observers.
+	// MaxAge is how long the state is fresh. 0 leaves the decision to the observers.
 	MaxAge time.Duration
 }
 
-// Notify tells those who observe a resource of this function its new state, and returns how many they
-// are. With a nil body, the node asks the function for the state with GET. The path is as in a
-// request, with its leading slash. If it has a query, only observers with the same query are told.
+// Notify sends a resource's new state to its observers, and returns how many there are. With a nil
+// body, the node asks the function for the state with GET. The path is as in a request, with its
+// leading slash. If the path has a query, only observers with the same query are notified.
 func Notify(ctx context.Context, path string, body []byte, options ...NotifyOptions) (int, error) {
 	ask, ok := ctx.Value(key).(asker)
 	if !ok {

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// WithStatusCode is an error that says what is answered.
+// WithStatusCode is an error that determines the status of the answer.
 type WithStatusCode interface {
 	StatusCode() int
 }
@@ -16,7 +16,7 @@ type ErrorWithStatusCode struct {
 	status int
 }
 
-// Error is the text, or the usual one of the status.
+// Error returns the text, or the usual text for the status.
 func (e ErrorWithStatusCode) Error() string {
 	if e.err == nil {
 		return http.StatusText(e.status)
@@ -33,17 +33,18 @@ func (e ErrorWithStatusCode) Unwrap() error { return e.err }
 // StatusCode is what is answered.
 func (e *ErrorWithStatusCode) StatusCode() int { return e.status }
 
-// GetByStatusCode returns what makes errors of a status.
+// GetByStatusCode returns a function that makes errors with a status.
 func GetByStatusCode(status int) func(string) error {
 	return func(text string) error { return &ErrorWithStatusCode{errors.New(text), status} }
 }
 
-// GetWrapByStatusCode returns what gives errors a status.
+// GetWrapByStatusCode returns a function that gives errors a status.
 func GetWrapByStatusCode(status int) func(error) error {
 	return func(err error) error { return &ErrorWithStatusCode{err, status} }
 }
 
-// Of every status there are an error, what makes one with a text, and what gives one to an error.
+// For every status, there are an error, a function that makes such an error from a text, and a
+// function that gives an existing error the status.
 var (
 	ErrAccepted                      = ErrorWithStatusCode{status: http.StatusAccepted}
 	ErrAlreadyReported               = ErrorWithStatusCode{status: http.StatusAlreadyReported}

@@ -1,6 +1,6 @@
-// Package nuclio has the types that Nuclio hands to a Go function, for functions that import the
-// platform's package: they build without a download. The adapter in shims/go/adapters/nuclio.go
-// fills them.
+// Package nuclio has the types that Nuclio passes to a Go function, so that functions that import
+// the platform's package build without a download. The adapter in shims/go/adapters/nuclio.go fills
+// them.
 package nuclio
 
 import (
@@ -14,20 +14,21 @@ import (
 var (
 	// ErrUnsupported says that an event has no such part.
 	ErrUnsupported = errors.New("the event does not offer this")
-	// ErrTypeConversion says that a header or field is not of the wanted type.
+	// ErrTypeConversion says that a header or field does not have the requested type.
 	ErrTypeConversion = errors.New("the value cannot be converted")
 )
 
-// Logger is the logger of a context, by the name it had before it got a module of its own.
+// Logger is the logger of a context, under the name that it had before it moved to a separate
+// module.
 type Logger = logger.Logger
 
 // ID tells events apart.
 type ID string
 
-// DataBinding is a client of a data source; there are none on a node.
+// DataBinding is a client of a data source. A node has none.
 type DataBinding interface{}
 
-// Context is what one worker keeps between the events that it handles.
+// Context is the state that one worker keeps between the events that it handles.
 type Context struct {
 	Logger              logger.Logger
 	DataBinding         map[string]DataBinding
@@ -54,14 +55,14 @@ func (p *Platform) CallFunction(function string, event Event) (Response, error) 
 	return Response{}, errors.New("Platform.CallFunction is not offered on a mote node: send an HTTP request to the function " + function)
 }
 
-// TriggerInfoProvider says where an event came from.
+// TriggerInfoProvider describes the source of an event.
 type TriggerInfoProvider interface {
 	GetClass() string
 	GetKind() string
 	GetName() string
 }
 
-// Event is what a function is called with.
+// Event is the argument of a function.
 type Event interface {
 	GetID() ID
 	SetID(ID)
@@ -94,7 +95,7 @@ type Event interface {
 	GetTopic() string
 }
 
-// AbstractEvent is an event without anything in it, for events that have some parts only.
+// AbstractEvent is an empty event. Events that have only some parts are built on it.
 type AbstractEvent struct {
 	id      ID
 	trigger TriggerInfoProvider
@@ -130,7 +131,7 @@ func (e *AbstractEvent) GetLastInBatch() bool                               { re
 func (e *AbstractEvent) GetOffset() int                                     { return 0 }
 func (e *AbstractEvent) GetTopic() string                                   { return "" }
 
-// number reads what a header or field holds.
+// number converts the value of a header or field.
 func number(value interface{}) (int, error) {
 	switch held := value.(type) {
 	case int:

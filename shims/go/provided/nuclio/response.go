@@ -12,7 +12,7 @@ type ProcessingResult interface {
 	GetBody() interface{}
 }
 
-// Response is a whole answer; a StatusCode of 0 is 200.
+// Response is a whole answer. A StatusCode of 0 stands for 200.
 type Response struct {
 	StatusCode  int
 	ContentType string
@@ -58,7 +58,7 @@ func (s *ResponseStream) GetWriter() io.Writer               { return s.writer }
 // SendChunk writes a part of the body.
 func (s *ResponseStream) SendChunk(chunk []byte) (int, error) { return s.writer.Write(chunk) }
 
-// StreamFrom copies what a reader gives and waits until it ends.
+// StreamFrom copies everything from a reader, and waits until the reader ends.
 func (s *ResponseStream) StreamFrom(reader io.Reader) (int64, error) {
 	return io.Copy(s.writer, reader)
 }

@@ -115,8 +115,8 @@ fn give_up_rights(rights: Rights<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes log lines of `target` from level INFO on, and other log lines down to the level `others`,
-/// to standard error in the form that the node reads.
+/// Writes to standard error, in the form that the node reads, the log lines of `target` at level
+/// INFO or above, and other log lines at level `others` or above.
 pub fn log_to_node(target: &'static str, others: LevelFilter) {
     let levels = Targets::new().with_target(target, tracing::Level::INFO).with_default(others);
     let lines = tracing_subscriber::fmt::layer()

@@ -17,8 +17,8 @@ use super::supervision::relay;
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// Runs a companion, and returns what the companion writes to standard output. Lines on its
-/// standard error go to the log of the node, prefixed with `label`. A companion that takes longer
-/// than `patience`, writes too much or fails causes an error.
+/// standard error go to the node's log, prefixed with `label`. Returns an error if the companion
+/// takes longer than `patience`, writes too much or fails.
 pub async fn logged_answer<A: AsRef<OsStr>>(
     role: Role,
     label: &'static str,

@@ -1,7 +1,7 @@
 //! Which part of the program a process is.
 //!
-//! A node and its companions are the same file. The node executes its own file with the name of the
-//! companion as argument 0, and the program dispatches by that name. The file is named by
+//! A node and its companions are the same file. The node executes its own file with the companion's
+//! name as argument 0, and the program chooses its part by that name. The file is named by
 //! [`OWN_PROGRAM`] and not by its path, so that a companion always has the same version as its
 //! node, even while an upgrade replaces the file.
 

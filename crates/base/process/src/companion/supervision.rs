@@ -14,13 +14,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::role::{OWN_PROGRAM, Role};
 
-/// How long a process may take to end after the node has stopped serving it.
+/// How long a process may take to exit after the node has stopped serving it.
 pub const END_PATIENCE: Duration = Duration::from_secs(8);
 /// After a process has lasted this long, the next pause is the shortest again.
 const STABLE: Duration = Duration::from_secs(60);
 /// The longest line of a companion's log.
 const LINE_BYTES_MAX: u64 = 1 << 10;
-/// Log lines per second. Further lines are dropped, because others may be able to cause lines.
+/// Log lines per second. Further lines are dropped, because clients may be able to cause lines.
 const LINES_PER_S: u32 = 20;
 
 /// The work of [`Companion::serve`].
@@ -31,7 +31,7 @@ pub trait Companion: Send {
     /// The name that precedes each line of the program's log.
     fn label(&self) -> &'static str;
 
-    /// The first and the longest pause before the program is started again.
+    /// The first pause before the program is started again, and the longest one.
     fn pauses(&self) -> (Duration, Duration);
 
     /// The command for the next start. The program does not inherit the node's environment, because

@@ -1,8 +1,8 @@
 //! The program's allocator, which can count the allocated bytes.
 //!
 //! The broker has to know how much memory its process has allocated, because it slows publishers
-//! down while clients that do not read hold much memory. The other processes of the program do not
-//! count. Each allocation costs them one read of a flag that never changes.
+//! down while clients that do not read hold much memory. The program's other processes do not
+//! count; in them, each allocation reads one flag that never changes.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};

@@ -56,8 +56,7 @@ pub async fn give_back(idle: impl Fn() -> Option<Duration>) {
             pause = LOOK;
         }
         before = idle;
-        // This check comes before the counting, because counting locks the allocator that the data
-        // path uses.
+        // Checked before counting, because counting locks the allocator that the data path uses.
         if idle < IDLE {
             continue;
         }

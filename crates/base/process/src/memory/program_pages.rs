@@ -1,9 +1,9 @@
 //! Returns the pages of program files that only the start of the node needed.
 //!
 //! Around each used page of a program, the kernel maps sixteen pages. After the start, more than
-//! half of the node's resident memory is therefore code that does not run again. Such pages are
-//! copies of the file, so dropping their mapping loses nothing. The page cache keeps the pages for
-//! which it has room, and a page that is used again is mapped again within a microsecond.
+//! half of the node's resident memory is code that does not run again. Such pages are copies of the
+//! file, so dropping their mapping loses nothing. The page cache keeps the pages for which it has
+//! room, and a page that is used again is mapped again within a microsecond.
 
 #![allow(unsafe_code, reason = "no safe function drops pages of a mapping")]
 

@@ -4,8 +4,8 @@
 //! This is the protocol of sd_listen_fds(3), sd_notify(3) and sd_watchdog_enabled(3). It consists
 //! of environment variables, descriptors from 3 on, and datagrams. [`ServiceManager::take`] reads
 //! the variables and removes them, so that no other program inherits them. This module must not
-//! know what is served on a socket or when a node is ready. Start reading at `take`; `sockets.rs`
-//! lists the sockets that a node takes.
+//! know what a socket serves or when a node is ready. Start reading at `take`; `sockets.rs` lists
+//! the sockets that a node takes.
 
 #![allow(
     unsafe_code,
@@ -66,7 +66,7 @@ impl ServiceManager {
             pid.as_ref().is_some_and(|pid| *pid == *std::process::id().to_string())
         };
         let mut manager = Self::default();
-        // With another pid, the variables were meant for the process that started this one.
+        // If the pid differs, the variables were meant for the process that started this one.
         if own(&listen_pid)
             && let Some(count) = count
         {
@@ -91,8 +91,8 @@ impl ServiceManager {
         Ok(manager)
     }
 
-    /// Reports that the node serves. `status` says in a few words what the node does. Never blocks,
-    /// like the other methods.
+    /// Reports that the node serves. `status` says in a few words what the node does. Like the
+    /// other methods, this one never blocks.
     pub fn ready(&self, status: &str) {
         self.tell(&format!("READY=1\nSTATUS={status}"));
     }

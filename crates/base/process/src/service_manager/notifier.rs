@@ -15,8 +15,8 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// Makes a notifier for the address in `NOTIFY_SOCKET`: an absolute path, or `@` followed by a
-    /// name that has no file.
+    /// Makes a notifier for the address in `NOTIFY_SOCKET`: an absolute path, or `@` followed by
+    /// the name of a socket without a file.
     pub(crate) fn new(address: &OsStr) -> Result<Self, GivenError> {
         let wrong = || GivenError::NotifySocket(address.to_string_lossy().into_owned());
         let parsed = match address.as_bytes() {

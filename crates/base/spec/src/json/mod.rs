@@ -4,7 +4,7 @@
 //! archives of earlier builds contain it. A field that is added must have a default. Any other
 //! change needs a new version, which is converted to [`FunctionSpec`] when it is read. Fields that
 //! this version does not have are refused, so that a node never runs a function without a setting
-//! that its spec requires. This module must not know how a spec is made or obeyed.
+//! that its spec requires. This module must not know how a spec is made or applied.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use crate::mqtt::{MqttTrigger, Publishing};
 use crate::policy::{Balance, Policy};
 use crate::{
-    Access, AsyncRules, CertificateRules, CoapResource, Egress, FunctionName, FunctionSpec,
-    HttpRules, Limits, Missed, Overlap, Platform, Protocol, QUOTA_BYTES_DEFAULT, Rates, Runtime,
-    STREAM_IDLE_MS_DEFAULT, Scale, Schedule, ScheduledCall, StartPolicy, StateRules, TokenRules,
-    Transport, WebhookRules, When,
+    Access, AsyncRules, CertificateRules, CoapResource, Egress, FunctionImage, FunctionName,
+    FunctionSpec, HttpRules, Limits, Missed, Overlap, Platform, Protocol, QUOTA_BYTES_DEFAULT,
+    Rates, Runtime, STREAM_IDLE_MS_DEFAULT, Scale, Schedule, ScheduledCall, StartPolicy,
+    StateRules, TokenRules, Transport, WebhookRules, When,
 };
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +71,8 @@ struct SpecV1 {
     runtime: Runtime,
     entry: String,
     command: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<Box<FunctionImage>>,
     limits: LimitsV1,
     scale: ScaleV1,
     env: BTreeMap<String, String>,
@@ -257,6 +259,7 @@ impl From<FunctionSpec> for SpecV1 {
             runtime: spec.runtime,
             entry: spec.entry,
             command: spec.command,
+            image: spec.image,
             limits: spec.limits.into(),
             scale: spec.scale.into(),
             env: spec.env,
@@ -296,6 +299,7 @@ impl From<SpecV1> for FunctionSpec {
             runtime: spec.runtime,
             entry: spec.entry,
             command: spec.command,
+            image: spec.image,
             limits: spec.limits.into(),
             scale: spec.scale.into(),
             env: spec.env,

@@ -60,7 +60,8 @@ const OF_HMAC: [&str; 6] = ["header", "prefix", "encoding", "algorithm", "timest
 /// of Stripe and Standard Webhooks use the same value.
 const WINDOW_MS_DEFAULT: u64 = 300_000;
 
-/// If a mode needs more settings than its word, returns the reason. Returns `None` for other words.
+/// If a mode needs further settings in addition to its word, returns the reason. Returns `None` for
+/// other words.
 pub fn access_needs_more(word: &str) -> Option<&'static str> {
     match word {
         "jwt" => {

@@ -13,8 +13,8 @@ pub(super) const CORS_KEYS: [&str; 6] =
     ["origins", "methods", "headers", "expose", "credentials", "max_age"];
 /// Methods that browsers use for requests to other origins without asking first.
 const SIMPLE_METHODS: [&str; 3] = ["GET", "HEAD", "POST"];
-/// Whether a function never receives this field, because the field describes a connection, or
-/// because the node answers it or sets it.
+/// Whether a function never receives this field: the field describes a connection, or the node
+/// itself responds to the field or sets it.
 fn is_hidden(name: &str) -> bool {
     is_hop_by_hop(name.as_bytes()) || matches!(name, "expect" | "mote-caller")
 }

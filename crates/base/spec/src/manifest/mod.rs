@@ -3,8 +3,8 @@
 //! No key has a default here: a missing key stays `None`. Defaults, guesses from files, and rules
 //! that need the code are applied later, when a manifest becomes a spec.
 //!
-//! This is one file, because each key occurs in the list of its section, in the type that holds the
-//! key, and in the code that reads the key. A new key changes all three.
+//! All of this is in one file, because each key occurs in its section's list, in the type that
+//! holds the key, and in the code that reads the key. A new key changes all three.
 
 use std::collections::BTreeMap;
 
@@ -48,14 +48,14 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 25] = [
-    "name", "runtime", "compat", "template", "port", "protocol", "entry", "command", "methods",
-    "secrets", "limits", "scale", "env", "trigger", "route", "allow", "kv", "build", "async",
-    "mqtt", "services", "writable", "access", "http", "static",
+const FUNCTION_KEYS: [&str; 26] = [
+    "name", "runtime", "image", "compat", "template", "port", "protocol", "entry", "command",
+    "methods", "secrets", "limits", "scale", "env", "trigger", "route", "allow", "kv", "build",
+    "async", "mqtt", "services", "writable", "access", "http", "static",
 ];
-const TOP_KEYS: [&str; 13] = [
-    "version", "name", "runtime", "compat", "template", "port", "protocol", "entry", "command",
-    "methods", "secrets", "services", "writable",
+const TOP_KEYS: [&str; 14] = [
+    "version", "name", "runtime", "image", "compat", "template", "port", "protocol", "entry",
+    "command", "methods", "secrets", "services", "writable",
 ];
 const LIMIT_KEYS: [&str; 15] = [
     "memory",
@@ -105,8 +105,12 @@ pub struct Manifest {
 pub struct FunctionManifest {
     /// `name`, not yet checked against the rule for names.
     pub name: Option<Lined<String>>,
-    /// `python`, `node`, `go`, `exec`, `server` or `chain`.
+    /// `python`, `node`, `go`, `wasm`, `exec`, `server` or `chain`.
     pub runtime: Option<Lined<RuntimeName>>,
+    /// `image`: the name of a container image, or the path of an archive with one.
+    pub image: Option<Lined<String>>,
+    /// The arguments after the entry point of the image. `mote.toml` has no key for them.
+    pub image_arguments: Option<Vec<String>>,
     /// `compat`: the platform for which the code was written.
     pub compat: Option<Lined<PlatformName>>,
     /// `template`: the name of the platform's contract, if the platform has several.
@@ -183,6 +187,10 @@ pub enum RuntimeName {
     Python,
     /// `node`.
     Node,
+    /// `bun`.
+    Bun,
+    /// `deno`.
+    Deno,
     /// `go`.
     Go,
     /// `exec`.
@@ -191,6 +199,10 @@ pub enum RuntimeName {
     Server,
     /// `chain`.
     Chain,
+    /// `wasm`.
+    Wasm,
+    /// `rust`.
+    Rust,
 }
 
 /// The protocols of servers that a manifest may name.
@@ -458,6 +470,7 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
     let mut function = FunctionManifest {
         name: reader.string(at, "name", "a string, e.g. \"thermo\""),
         runtime: read_runtime(reader, at),
+        image: read_image(reader, at),
         compat: read_compat(reader, at),
         template: reader.string(at, "template", "a string, e.g. \"python3-http\""),
         port: read_port(reader, at),
@@ -563,23 +576,29 @@ fn sub_section<'t>(
 }
 
 fn read_runtime(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<RuntimeName>> {
-    let wanted = "\"python\", \"node\", \"go\", \"exec\", \"server\" or \"chain\"";
+    let wanted = "\"python\", \"node\", \"bun\", \"deno\", \"go\", \"rust\", \"wasm\", \"exec\", \"server\" or \"chain\"";
     let text = reader.string(at, "runtime", wanted)?;
     let value = match text.value.as_str() {
         "python" => RuntimeName::Python,
         "node" => RuntimeName::Node,
+        "bun" => RuntimeName::Bun,
+        "deno" => RuntimeName::Deno,
         "go" => RuntimeName::Go,
         "exec" => RuntimeName::Exec,
         "server" => RuntimeName::Server,
         "chain" => RuntimeName::Chain,
-        other @ ("wasm" | "oci" | "rust") => {
-            let text_shown = format!("runtime \"{other}\" is not supported yet");
-            let hint = format!("build a program and use {wanted}");
-            reader.mistake("M0305", text.line, &text_shown, Some(hint));
+        "wasm" => RuntimeName::Wasm,
+        "rust" => RuntimeName::Rust,
+        "oci" => {
+            let hint = "write image = \"NAME\" instead of runtime; the image runs as a server";
+            let shown = "runtime \"oci\" does not exist";
+            reader.mistake("M0305", text.line, shown, Some(hint.to_owned()));
             return None;
         }
         other => {
-            let near = crate::nearest(other, ["python", "node", "go", "exec", "server", "chain"]);
+            let words =
+                ["python", "node", "bun", "deno", "go", "rust", "wasm", "exec", "server", "chain"];
+            let near = crate::nearest(other, words);
             let hint = near.map(|near| format!("did you mean \"{near}\"?"));
             reader.mistake("M0303", text.line, &format!("runtime: {wanted}"), hint);
             return None;
@@ -593,8 +612,20 @@ fn read_compat(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<Pl
     read_word(reader, at, "compat", &PLATFORMS).map(|value| Lined { value, line })
 }
 
+fn read_image(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<String>> {
+    let wanted = "the name of an image or an archive, e.g. \"ghcr.io/owner/name:1\"";
+    let image = reader.string(at, "image", wanted)?;
+    if image.value.is_empty() || image.value.contains(char::is_control) {
+        reader.mistake("M0303", image.line, &format!("image: {wanted}"), None);
+        return None;
+    }
+    Some(image)
+}
+
+/// Reads the port. Servers in images may have the ports that only root may use elsewhere.
 fn read_port(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<u16>> {
-    let port = reader.integer(at, "port", 1024..=65_535)?;
+    let first = if reader.get(at, "image").is_some() { 1 } else { 1024 };
+    let port = reader.integer(at, "port", first..=65_535)?;
     u16::try_from(port.value).ok().map(|value| Lined { value, line: port.line })
 }
 
@@ -804,7 +835,11 @@ fn read_env(reader: &mut TomlReader<'_>, at: &Section<'_>, function: &mut Functi
         }
         if name.starts_with("MOTE_") || name == "PORT" {
             let text = format!("`{shown}` in [env] is set by mote itself");
-            let hint = "choose another name".to_owned();
+            let hint = match name {
+                "PORT" => "write `port = ` for the port on which the server listens",
+                _ => "choose another name",
+            };
+            let hint = hint.to_owned();
             reader.mistake("M0303", line, &text, Some(hint));
             continue;
         }
@@ -1301,7 +1336,7 @@ command = "make"
         );
         check(
             "version = 1\nruntime = \"pyton\"\n",
-            "error[M0303]: mote.toml: runtime: \"python\", \"node\", \"go\", \"exec\", \"server\" or \"chain\" (line 2)\n  did you mean \"python\"?",
+            "error[M0303]: mote.toml: runtime: \"python\", \"node\", \"bun\", \"deno\", \"go\", \"rust\", \"wasm\", \"exec\", \"server\" or \"chain\" (line 2)\n  did you mean \"python\"?",
         );
         check(
             "version = 1\n[scale]\npolicy = \"knativ\"\nstart = \"hot\"\n",

@@ -14,7 +14,7 @@ use crate::toml_reader::{Lined, Section, TomlReader};
 pub(super) const KEYS: [&str; 10] = [
     "cron", "every", "timezone", "missed", "jitter", "overlap", "method", "path", "headers", "body",
 ];
-/// The correct form, which a message shows to somebody who wrote another form.
+/// The correct form, for the message to somebody who wrote another form.
 const FORM: &str = "write a section [[trigger]] with cron = \"*/5 * * * *\" or every = \"10s\"";
 const HEADERS_WANTED: &str = "strings by name, e.g. { content-type = \"application/json\" }";
 
@@ -84,8 +84,8 @@ fn is_section(value: &DeValue<'_>) -> bool {
     value.as_table().is_some() || value.as_array().is_some()
 }
 
-/// Records a mistake for forms such as `[[trigger.schedule]]`, which look right to users of other
-/// platforms. Returns whether the section has such a form.
+/// Records a mistake for forms such as `[[trigger.schedule]]`, which users of other platforms may
+/// expect. Returns whether the section has such a form.
 pub(super) fn refuse_other_forms(reader: &mut TomlReader<'_>, table: &DeTable<'_>) -> bool {
     let mut found = false;
     for key in table.keys() {

@@ -154,12 +154,15 @@ fn of_function(key: &str) -> Option<Value> {
     Some(match key {
         "name" => like(NAME, "The function's name. Default: the name of the folder."),
         "runtime" => said(
-            json!({"enum": ["python", "node", "go", "exec", "server", "chain"]}),
+            json!({"enum": ["python", "node", "bun", "deno", "go", "rust", "wasm", "exec", "server", "chain"]}),
             "How the function runs. Default: inferred from the files.",
         ),
+        "image" => {
+            string("A container image: its name, or the path of an archive, e.g. \"./a.tar\".")
+        }
         "compat" => words(&PLATFORMS, "The platform for which the code was written."),
         "template" => string("The contract of the platform, if it has several."),
-        "port" => integer(1024, 65_535, "The port of a server. Default: 8080."),
+        "port" => integer(1, 65_535, "The port of a server. Default: 8080, or that of the image."),
         "protocol" => said(json!({"enum": ["http1", "h2c"]}), "What a server speaks."),
         "entry" => string("module:object, a file, file:export, or a Go function."),
         "command" => said(
@@ -449,8 +452,7 @@ mod tests {
         assert!(keys > 200, "only {keys} keys");
     }
 
-    /// Writes every property into a manifest. If the reader did not know the key, it would call it
-    /// unknown.
+    /// Writes every property into a manifest. The reader would report a key that it does not know.
     #[test]
     fn each_property_is_a_key_of_the_reader() {
         let schema = schema();

@@ -1,4 +1,4 @@
-//! The question of a front which function answers at a host and a path, and the answer.
+//! A front's question which function answers at a host and a path, and the answer to it.
 
 use crate::name::FunctionName;
 

@@ -5,7 +5,7 @@
 //!
 //! - `rule.rs`: the route of a spec
 //! - `rules.rs`: which routes are valid
-//! - `lookup.rs`: the question of a front, and the answer
+//! - `lookup.rs`: a front's question, and the answer
 //! - `table.rs`: finds the route of a request
 
 mod lookup;

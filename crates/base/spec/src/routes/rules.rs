@@ -21,7 +21,7 @@ pub enum Segment<'a> {
     Rest(&'a str),
 }
 
-/// The parameter name of a rest that is written as `*`.
+/// The parameter name for the rest of a path that is written as `*`.
 const REST: &str = "rest";
 
 /// The parts of a path that [`mistake`] accepts. A `/` at the end makes no difference.
@@ -87,7 +87,7 @@ impl<'a> Segment<'a> {
 
 /// Whether a text can be the host of a route. `localhost` and `mote.internal` cannot: a machine
 /// calls itself `localhost`, and functions call each other at `mote.internal`. A function with such
-/// a host would take the requests for other functions.
+/// a host would receive requests that are meant for other functions.
 fn is_host(text: &str) -> bool {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let is_label = |label: &str| {

@@ -2,9 +2,9 @@
 //! table.
 //!
 //! A path is compared segment by segment. Fixed text is tried before a parameter, and a parameter
-//! before a rest. If one branch has no match, the search tries the next branch. The exact host is
-//! tried first. Then the `*.` hosts are tried, longest first. The search visits each node of the
-//! tree at most once, so its work is limited by the number of routes.
+//! before a pattern for the rest of the path. If one branch has no match, the search tries the next
+//! branch. The exact host is tried first. Then the `*.` hosts are tried, longest first. The search
+//! visits each node of the tree at most once, so its work is limited by the number of routes.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ struct Tree {
 struct Wanted<'a> {
     /// Routes with this method.
     method: &'a [u8],
-    /// Routes of the function with this name; `None` for those of all functions.
+    /// Routes of the function with this name; `None` for the routes of all functions.
     of: Option<&'a [u8]>,
 }
 
@@ -51,8 +51,8 @@ struct Entry {
 
 impl RouteTable {
     /// Adds the routes in order. Stops at the first route that overlaps a route in the table, even
-    /// one of the same function. Returns that first route, and the name of the function that has
-    /// the other one. Routes that were added before stay in the table.
+    /// one of the same function. Returns that route, and the name of the function whose route it
+    /// overlaps. Routes that were added before stay in the table.
     pub fn add(
         &mut self,
         function: &FunctionName,
@@ -137,7 +137,7 @@ fn overlap(a: &RouteRule, b: &RouteRule) -> bool {
 }
 
 impl Tree {
-    /// The list of routes with this path. Makes the list if there is none.
+    /// The list of routes with this path. Makes the list if it does not exist.
     fn entries(&mut self, path: &str) -> &mut Vec<Entry> {
         let mut at = self;
         for segment in segments(path) {
@@ -226,8 +226,8 @@ fn parameters<'r>(rule: &'r RouteRule, path: &[&[u8]]) -> Vec<(&'r str, Vec<u8>)
     named.collect()
 }
 
-/// Writes the parameters as a query. A path may contain signs that separate parameters in a query
-/// or mean a space there, so these signs are encoded.
+/// Writes the parameters as a query. In a query, some signs separate parameters or mean a space. A
+/// path may contain such signs, so they are encoded.
 fn query(parameters: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let mut text = Vec::new();
     for (name, value) in parameters {

@@ -27,7 +27,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 pub(super) use self::config::{Config, ConfigVerb};
 pub(super) use self::deploy::{Deploy, OnFailure};
 pub(super) use self::dev::{Dev, Test};
-pub(super) use self::export::{Export as ExportVerb, ExportKubernetes, ExportTo};
+pub(super) use self::export::{Export as ExportVerb, ExportImage, ExportKubernetes, ExportTo};
 pub(super) use self::import::Import;
 pub(super) use self::key::{Key, KeyCreate, KeyRevoke, KeyVerb};
 pub(super) use self::kv::{Kv, KvKeys, KvVerb};
@@ -77,10 +77,10 @@ pub(super) struct Global {
     pub(super) output: Format,
     /// Node to talk to: https://HOST:PORT, the path of a socket, or a name [env: MOTE_NODE]
     ///
-    /// A node that is reached over TCP asks for its token: set it in MOTE_TOKEN. It is the text in
-    /// the file admin.token of the node's data folder. The file nodes.toml gives names to nodes and
-    /// groups of nodes, with a file for each token. Some verbs take several nodes, with commas
-    /// between them.
+    /// A node that is reached over TCP requires a token: set it in MOTE_TOKEN. The token is the
+    /// text in the file admin.token of the node's data folder. The file nodes.toml gives names to
+    /// nodes and groups of nodes, with a file for each token. Some verbs take several nodes, with
+    /// commas between them.
     #[arg(long, global = true, value_name = "NODE", help_heading = "Everywhere")]
     pub(super) node: Option<String>,
     /// Namespace of names that are written without one [env: MOTE_NAMESPACE]
@@ -131,7 +131,7 @@ pub(super) enum Verb {
     Test(Test),
     /// Deploy functions from folders or files
     Deploy(Deploy),
-    /// Convert functions of another platform to a mote.toml each
+    /// Write a mote.toml for each function of another platform
     Import(Import),
     /// Write functions as files for another platform
     Export(ExportVerb),
@@ -144,7 +144,7 @@ pub(super) enum Verb {
     Login(Login),
     /// Forget nodes that mote login has kept, and their tokens
     Logout(Logout),
-    /// Show the state of the nodes that nodes.toml names, or of those of --node
+    /// Show the state of the nodes that nodes.toml or --node names
     Nodes,
     /// Show one function
     Describe {
@@ -217,7 +217,7 @@ pub(super) enum Verb {
     /// Install mote in a Kubernetes cluster, or remove it
     #[command(disable_help_flag = true)]
     Cluster {
-        /// What mote-cluster is to do, for example install --dry-run
+        /// Arguments for mote-cluster, for example install --dry-run
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
         arguments: Vec<OsString>,
     },
@@ -310,7 +310,7 @@ pub(super) struct Record {
     pub(super) name: String,
     /// The new file [default: NAME.jsonl]
     pub(super) file: Option<PathBuf>,
-    /// End after so many calls
+    /// End after this many calls
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(super) count: u64,
     /// End after this time
@@ -325,7 +325,7 @@ pub(super) struct Record {
 /// exit code is 1 if an answer differs.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Replay {
-    /// A file of mote record
+    /// A file that mote record wrote
     pub(super) file: PathBuf,
     /// NAME or NAME@TAG of a function, or http://HOST:PORT/PATH [default: the function in the file]
     pub(super) target: Option<String>,
@@ -432,7 +432,7 @@ pub(super) struct Logs {
     /// Only lines younger than this: a duration such as 10m, or a time such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
     pub(super) since: Option<String>,
-    /// Only lines that contain this text, in the same upper and lower case
+    /// Only lines that contain this text; upper and lower case matter
     #[arg(long, value_name = "TEXT")]
     pub(super) grep: Option<String>,
     /// Only lines of at least this level
@@ -484,7 +484,7 @@ pub(super) struct Remove {
 pub(super) struct RemoveFunctions {
     #[command(flatten)]
     pub(super) remove: Remove,
-    /// Remove what they keep in the node too
+    /// Also remove the state that they keep in the node
     #[arg(long)]
     pub(super) with_state: bool,
 }
@@ -562,13 +562,13 @@ pub(super) enum InvocationVerb {
         /// Its id
         id: String,
     },
-    /// Cancel invocations that wait or run
+    /// Cancel waiting or running invocations
     #[command(group = clap::ArgGroup::new("which").required(true))]
     Cancel {
         /// Their ids
         #[arg(value_name = "ID", group = "which")]
         ids: Vec<String>,
-        /// All of this function that wait, 1,000 at most
+        /// All waiting invocations of this function, 1,000 at most
         #[arg(long, value_name = "NAME", group = "which")]
         function: Option<String>,
     },
@@ -600,13 +600,13 @@ pub(super) enum RunVerb {
         /// Its id
         id: String,
     },
-    /// Cancel runs that wait or run
+    /// Cancel waiting or running runs
     #[command(group = clap::ArgGroup::new("which").required(true))]
     Cancel {
         /// Their ids
         #[arg(value_name = "ID", group = "which")]
         ids: Vec<String>,
-        /// All of this chain that wait, 1,000 at most
+        /// All waiting runs of this chain, 1,000 at most
         #[arg(long, value_name = "NAME", group = "which")]
         chain: Option<String>,
     },
@@ -641,7 +641,7 @@ pub(super) enum DeadLetterVerb {
         /// Their ids
         #[arg(value_name = "ID", group = "which")]
         ids: Vec<String>,
-        /// All of this function, 1,000 at most
+        /// All dead letters of this function, 1,000 at most
         #[arg(long, value_name = "NAME", group = "which")]
         function: Option<String>,
     },
@@ -651,7 +651,7 @@ pub(super) enum DeadLetterVerb {
         /// Their ids
         #[arg(value_name = "ID", group = "which")]
         ids: Vec<String>,
-        /// All of this function, 1,000 at most
+        /// All dead letters of this function, 1,000 at most
         #[arg(long, value_name = "NAME", group = "which")]
         function: Option<String>,
         /// Do not ask

@@ -17,6 +17,7 @@ use mote_spec::{FunctionSpec, manifest};
 
 use super::args::Deploy;
 use super::failure::Failure;
+use super::image;
 use super::invoke;
 use super::output::{Output, harmless};
 use super::syntax;
@@ -70,6 +71,9 @@ pub(super) fn read<'a>(
             if let Some(mode) = args.access {
                 mote_project::access::set_mode(&mut planned.spec, mode);
             }
+            if let (Some(image), Some(platform)) = (&mut planned.spec.image, &args.platform) {
+                image.platform = Some(platform.clone());
+            }
         }
         all.left_out.extend(project.left_out);
         all.plans.extend(project.functions.into_iter().map(|planned| (path.as_path(), planned)));
@@ -84,6 +88,7 @@ pub(super) fn options(args: &Deploy) -> DeployOptions {
         no_traffic: args.no_traffic,
         tag: args.tag.clone(),
         if_changed: args.if_changed,
+        registry_login: None,
     }
 }
 
@@ -92,7 +97,7 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
     let Projects { plans, manifests, left_out: omitted } = read(args, is_local, output)?;
     let mut failed = Vec::new();
     for (path, planned) in &plans {
-        let options = options(args);
+        let options = DeployOptions { registry_login: image::login(planned)?, ..options(args) };
         let steps = Steps { of: (plans.len() > 1).then(|| planned.spec.name.as_str()), output };
         let deployed = deploy(client, path, planned, &options, steps).await;
         let result = match deployed {
@@ -203,7 +208,10 @@ async fn deploy(
 ) -> Result<DeployResult, Failure> {
     let output = steps.output;
     let tar = steps.pack(path, planned, true)?;
-    let result = client.deploy(planned.spec.name.as_str(), tar, options).await?;
+    let result = match planned.spec.image {
+        None => client.deploy(planned.spec.name.as_str(), tar, options).await?,
+        Some(_) => image::deploy(client, planned.spec.name.as_str(), tar, options, output).await?,
+    };
     for step in &result.steps {
         steps.done(&step.name, &step.detail, Some(step.ms));
     }
@@ -280,7 +288,10 @@ impl Steps<'_> {
 
         let json = mote_spec::json::to_json(&spec).into_bytes();
         let first = for_node.then_some((mote_api::SPEC_ENTRY, json.as_slice()));
-        let packed = mote_store::pack::pack(path, first)?;
+        let mut packed = mote_store::pack::pack(path, first)?;
+        if let (Some(archive), true) = (&planned.image_archive, for_node) {
+            image::add(&mut packed, archive)?;
+        }
         let files = if packed.files == 1 { "file" } else { "files" };
         let detail = format!("{} {files}, {}", packed.files, size_text(packed.bytes));
         self.done("pack", &detail, None);
@@ -362,7 +373,30 @@ fn summary(result: &DeployResult, dry_run: bool) -> String {
     text
 }
 
-/// Runs `[build] command` in the project's folder. The output of the command goes to standard error. If
+/// The failure of a build. It says what to install if the compiler for WebAssembly is missing, which
+/// the output of cargo shows only among other lines.
+pub(super) fn build_failure(command: &str, folder: &Path, text: String) -> Failure {
+    let failure = Failure::new("M0402", text);
+    if command != mote_project::WASM_BUILD {
+        return failure;
+    }
+    let libraries = std::process::Command::new("rustc")
+        .args(["--print", "target-libdir", "--target", "wasm32-wasip2"])
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output();
+    match libraries {
+        Err(_) => failure.with_hint(
+            "install Rust from https://rustup.rs, then run: rustup target add wasm32-wasip2",
+        ),
+        Ok(output) if !Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir() => {
+            failure.with_hint("install the target: rustup target add wasm32-wasip2")
+        }
+        Ok(_) => failure,
+    }
+}
+
+/// Runs `[build] command` in the project's folder. The command's output goes to standard error. If
 /// there are `several` projects, the message names the folder.
 fn build(path: &Path, several: bool, output: &Output) -> Result<(), Failure> {
     let Some(manifest) = mote_project::load_manifest(path)? else {
@@ -370,7 +404,7 @@ fn build(path: &Path, several: bool, output: &Output) -> Result<(), Failure> {
     };
     let folder = path.display().to_string();
     for function in &manifest.functions {
-        let Some(command) = &function.build_command else {
+        let Some(command) = mote_project::build_command(function, path) else {
             continue;
         };
         output.say(&format!("  building: {}", harmless(command)));
@@ -387,7 +421,7 @@ fn build(path: &Path, several: bool, output: &Output) -> Result<(), Failure> {
         }
         if !ended.success() {
             let text = format!("build: `{}` failed ({ended})", harmless(command));
-            return Err(Failure::new("M0402", text));
+            return Err(build_failure(command, path, text));
         }
         let took = started.elapsed().as_millis() as u64;
         let name = function.name.as_ref().map(|name| name.value.as_str());

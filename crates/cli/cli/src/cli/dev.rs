@@ -1,6 +1,6 @@
-//! `mote dev` and `mote test`: a node of the developer's own.
+//! `mote dev` and `mote test`: a node that only the developer uses.
 //!
-//! The verb makes the configuration of the node, and a guest that runs next to it
+//! The verb makes the node's configuration, and the guest that runs next to the node
 //! (`mote_node::develop`). Start reading at `session.rs`.
 
 mod changes;
@@ -37,11 +37,11 @@ use super::output::Output;
 /// With this factor, the usual timeout of 10 s becomes a day, so that no call ends while somebody
 /// looks at it in a debugger.
 const INSPECT_TIMEOUT_FACTOR: u32 = 8_640;
-/// The usual ports of a node. If a node runs already, the kernel chooses others.
+/// A node's usual ports. If another node already uses them, the kernel chooses others.
 const HTTP_PORT: u16 = 6683;
 const COAP_PORT: u16 = 5683;
-/// The first user id of a node of a developer who is root, and the ids that each such node gets. With
-/// these, its functions share no user with those of another node.
+/// If the developer is root: the first user id for such nodes, and the number of ids that each node
+/// gets. The functions of two nodes therefore never share a user.
 const UID_BASE: u32 = 3_000_000_000;
 const UIDS: u32 = 100_000;
 const NODES: u32 = 10_000;
@@ -82,7 +82,8 @@ pub(super) fn run(args: &Dev, output: &Output) -> Result<ExitCode, Failure> {
         run: Box::new(move |node| {
             let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let Ok(runtime) = builder else { return exit::FAILED };
-            // This waits until the node serves, because a signal may end the process before.
+            // The terminal is changed only once the node serves, because until then a signal may
+            // end the process.
             let set =
                 |quiet: &_| tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, quiet).is_ok();
             let has_keys = quiet.as_ref().is_some_and(set);
@@ -114,7 +115,7 @@ pub(super) fn test(args: &Test, output: &Output) -> Result<ExitCode, Failure> {
     config.go_cache = cache.as_ref().map(|cache| cache.folder.clone());
     config.packages_cache = kept().map(|kept| kept.join("packages"));
     let output = *output;
-    let work = (Project::without_env(&args.path), args.arguments.clone());
+    let work = (Project::for_tests(&args.path), args.arguments.clone());
     let guest = Guest {
         run: Box::new(move |node| {
             let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -152,7 +153,8 @@ impl Folder {
     }
 }
 
-/// Removes the folders of nodes of the same user that run no more. A node holds a lock on its folder.
+/// Removes the folders of the same user's nodes that no longer run. A node holds a lock on its
+/// folder.
 fn remove_abandoned(above: &Path) {
     let Ok(entries) = std::fs::read_dir(above) else { return };
     for entry in entries.flatten() {
@@ -170,7 +172,7 @@ fn remove_abandoned(above: &Path) {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A thread of the node may still write into it.
+        // A thread of the node may still be writing into the folder.
         for _ in 0..REMOVALS_MAX {
             match std::fs::remove_dir_all(&self.0) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {}
@@ -180,15 +182,15 @@ impl Drop for Folder {
     }
 }
 
-/// Binds a loopback port, or any other one if a node uses it already.
+/// Binds a loopback port, or any other port if a node already uses this one.
 fn bound<S>(port: u16, bind: impl Fn((Ipv4Addr, u16)) -> io::Result<S>) -> Result<S, Failure> {
     let bound = bind((Ipv4Addr::LOCALHOST, port));
     let bound = bound.or_else(|_| bind((Ipv4Addr::LOCALHOST, 0)));
     bound.map_err(|error| Failure::of_file("M0203", "127.0.0.1", &error))
 }
 
-/// Returns the settings of a node that nobody else uses. Neither the file of the machine's node nor its
-/// variables apply, except the one for user ids.
+/// Returns the settings of a node that nobody else uses. The configuration file of the machine's
+/// own node does not apply, and of its variables only the one for user ids does.
 fn config(folder: &Path, http: Option<&str>, broker: bool) -> Result<mote_node::Config, Failure> {
     let text = |path: &Path| path.display().to_string();
     let mut flags = vec![
@@ -208,7 +210,8 @@ fn config(folder: &Path, http: Option<&str>, broker: bool) -> Result<mote_node::
         given.flags.push(("uid_base", base.to_string()));
     }
     let mut config = Loaded::load(&given)?.config;
-    // What a killed session leaves on the disk cannot be read, and its secrets are of no further use.
+    // With a key in memory, nobody can read what a killed session leaves on the disk. Its secrets
+    // are not needed again.
     config.secrets_key = vec![KeySource::Memory];
     Ok(config)
 }
@@ -226,7 +229,7 @@ fn needs_broker(args: &Dev) -> bool {
     })
 }
 
-/// The folder for what outlives a session.
+/// The folder for files that outlive a session.
 fn kept() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let home = set("XDG_CACHE_HOME").map(PathBuf::from);
@@ -234,8 +237,8 @@ fn kept() -> Option<PathBuf> {
     Some(home.join("mote"))
 }
 
-/// What Go has compiled, which is kept, because the first build of the standard library takes a minute
-/// on a small machine.
+/// Go's compiled packages. They are kept, because the first build of the standard library takes a
+/// minute on a small machine.
 struct GoCache {
     folder: PathBuf,
     /// Locked while a node uses the folder.
@@ -243,8 +246,8 @@ struct GoCache {
 }
 
 impl GoCache {
-    /// Returns `None` if another node uses the folder, or if there is no place for it. Go then begins
-    /// anew.
+    /// Returns `None` if another node uses the folder, or if there is no place for it. Go then
+    /// compiles everything again.
     fn take() -> Option<Self> {
         let folder = kept()?.join("go");
         std::fs::create_dir_all(&folder).ok()?;
@@ -269,7 +272,7 @@ fn keys(has_keys: bool) -> mpsc::Receiver<u8> {
     keys
 }
 
-/// The state of the terminal before the session. Dropping this restores it.
+/// The terminal's state before the session. Dropping this value restores it.
 struct Terminal(Termios);
 
 impl Terminal {

@@ -6,7 +6,7 @@ use super::output::{Output, harmless};
 const SHOWN_LINES_MAX: usize = 20;
 const SHOWN_BYTES_MAX: usize = 4 << 10;
 
-/// The lines between the first and the last ones that differ, as a terminal shows them.
+/// The lines from the first to the last one that differ, as a terminal shows them.
 pub(super) fn difference(before: &[String], after: &[String], output: &Output) -> Vec<String> {
     let same = before.iter().zip(after).take_while(|(one, other)| one == other).count();
     let (before, after) = (&before[same..], &after[same..]);
@@ -21,7 +21,7 @@ pub(super) fn difference(before: &[String], after: &[String], output: &Output) -
     shown
 }
 
-/// A body as lines. Bytes that are no text are only counted.
+/// A body as lines. Bytes that are not text are only counted.
 pub(super) fn lines_of(body: &[u8]) -> Vec<String> {
     let Ok(text) = std::str::from_utf8(body) else {
         return vec![format!("{} bytes", body.len())];

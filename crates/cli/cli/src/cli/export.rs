@@ -1,5 +1,8 @@
 //! `mote export`: writes functions as files for another platform.
 
+mod archive;
+mod machine;
+
 use std::fs;
 use std::path::Path;
 
@@ -15,6 +18,7 @@ use super::output::{Output, harmless};
 pub(super) fn run(to: &ExportTo, output: &Output) -> Result<(), Failure> {
     match to {
         ExportTo::Kubernetes(args) => kubernetes(args, output),
+        ExportTo::Image(args) => archive::run(args, output),
     }
 }
 

@@ -6,8 +6,11 @@ use mote_api::exit;
 use mote_spec::toml_reader::{Mistake, Mistakes};
 use mote_store::PackError;
 
-/// The management socket of a node that root has started.
+/// The management socket of a node that root started.
 const ROOT_SOCKET: &str = "/run/mote/mote.sock";
+
+/// The error code that a node returns if it cannot use the registry of an image.
+const REGISTRY_UNUSABLE: &str = "M1503";
 
 /// An error in the form in which the command line shows it: a code, what failed on which object, and a
 /// hint.
@@ -106,7 +109,11 @@ impl Failure {
 
     /// Returns whether the error concerns only one function, so that others may still succeed.
     pub(super) fn is_of_one_function(&self) -> bool {
-        !self.mistakes.is_empty() && !matches!(self.exit, exit::UNREACHABLE | exit::INTERRUPTED)
+        let Some(first) = self.mistakes.first() else { return false };
+        // If the node cannot reach a registry, only the functions with images from that registry
+        // are affected.
+        first.code == REGISTRY_UNUSABLE
+            || !matches!(self.exit, exit::UNREACHABLE | exit::INTERRUPTED)
     }
 
     pub(super) fn interrupted() -> Self {
@@ -151,8 +158,8 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Suggests what to do if no node answered. The guides begin with `sudo mote up`, so a node of root may
-/// be running that this user cannot reach.
+/// Suggests what to do if no node answered. The guides begin with `sudo mote up`, so a node that
+/// runs as root may be running, and this user cannot reach it.
 fn unreachable_hint(endpoint: &str, reason: &str) -> &'static str {
     let is_root = rustix::process::geteuid().is_root();
     let roots = || endpoint != ROOT_SOCKET && std::fs::exists(ROOT_SOCKET).unwrap_or(true);

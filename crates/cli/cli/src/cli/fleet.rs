@@ -18,7 +18,7 @@ use super::args::{Deploy, Global, OnFailure, Remove, RemoveFunctions, SecretVerb
 use super::failure::Failure;
 use super::functions::{describe_text, is_agreed, list_head, list_row};
 use super::output::{Output, harmless, table};
-use super::{deploy, nodes, rollout as revisions, secret};
+use super::{deploy, image, nodes, rollout as revisions, secret};
 
 /// Runs a verb on several nodes.
 pub(super) async fn run(
@@ -66,10 +66,11 @@ async fn deploy(nodes: &[Node], args: &Deploy, output: &Output) -> Result<(), Fa
     let mut functions = Vec::new();
     for (path, planned) in &project.plans {
         let tar = deploy::pack(path, planned, project.plans.len() > 1, output)?;
-        functions.push((planned.spec.name.as_str().to_owned(), tar));
+        let login = image::login(planned)?;
+        functions.push((planned.spec.name.as_str().to_owned(), tar, login));
     }
     nodes::all_answer(nodes, output).await?;
-    let names: Vec<String> = functions.iter().map(|(name, _)| name.clone()).collect();
+    let names: Vec<String> = functions.iter().map(|(name, ..)| name.clone()).collect();
     let goes_back = args.on_failure == OnFailure::Rollback;
     let mut before: Vec<Vec<Before>> = Vec::new();
     if goes_back {
@@ -368,7 +369,7 @@ async fn secrets(nodes: &[Node], output: &Output) -> Result<(), Failure> {
     worst
 }
 
-/// Makes one change on all nodes in the order of a rollout. Before that, checks that all nodes answer.
+/// Checks that all nodes answer, then makes one change on all nodes in the order of a rollout.
 async fn everywhere<T, F>(
     nodes: &[Node],
     make: impl Fn(Client) -> F,

@@ -76,6 +76,9 @@ pub(super) fn describe_text(function: &Function) -> String {
     };
     line("name", &function.name);
     line("runtime", &function.runtime);
+    if let Some(image) = &function.image {
+        line("image", image);
+    }
     if let Some(compat) = &function.compat {
         let template = function.template.as_ref().map(|template| format!(", {template}"));
         line("compat", &format!("{compat}{}", template.unwrap_or_default()));

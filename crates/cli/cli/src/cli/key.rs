@@ -73,8 +73,8 @@ fn opens_some(wanted: &str, namespace: Option<&str>, functions: &[Function]) -> 
 }
 
 /// Prints only the key to standard output, so that a script can read it. The explanation goes to
-/// standard error. With `psk`, prints what a device needs for CoAP over DTLS, from which nobody can
-/// compute the key.
+/// standard error. With `psk`, prints the identity and pre-shared key for CoAP over DTLS, from
+/// which nobody can compute the key.
 fn print(new: &NewCallerKey, psk: bool, output: &Output) -> Result<(), Failure> {
     let opens = match new.functions.as_slice() {
         [] => match of_kept(&new.name).0 {

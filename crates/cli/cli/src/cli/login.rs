@@ -68,7 +68,7 @@ pub(super) async fn login(args: &Login, global: &Global, output: &Output) -> Res
         answer = client_of(&named, Some(token.clone()), true, global)?.status().await;
     }
     let status = match answer {
-        // The token is valid, but does not permit to see the state of the whole node.
+        // The token is valid, but does not permit its holder to see the state of the whole node.
         Err(ClientError::Problem(problem)) if problem.code == "M1408" => None,
         answer => Some(answer?),
     };

@@ -15,7 +15,8 @@ use super::output::{Output, escaped, harmless, yaml};
 /// The most lines that wait to be printed. When so many are waiting, no more are read from the nodes,
 /// so a slow terminal slows the streams down.
 const WAITING_LINES_MAX: usize = 256;
-/// How long a node that has ended a connection may answer others, and how often it is asked.
+/// How long a node that has ended one connection may go on answering on others, and how often it is
+/// asked.
 const STOP_MAX: Duration = Duration::from_secs(2);
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
@@ -30,8 +31,8 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
     let query = LogQuery {
         follow: args.follow,
         since: args.since.clone(),
-        // Without --follow, --tail counts the lines of all functions together. They are among the last
-        // ones of each function.
+        // Without --follow, --tail counts the lines of all functions together. Those lines are
+        // among the last ones of each function.
         tail: args.tail,
         invocation: args.invocation.clone(),
         grep: args.grep.clone(),

@@ -59,6 +59,14 @@ pub(super) fn run(args: &New, output: &Output) -> Result<(), Failure> {
         write(&folder.join(file), text)?;
         files.push(file);
     }
+    for (file, text) in template.bundled() {
+        if folder.join(file).symlink_metadata().is_err() {
+            write(&folder.join(file), text)?;
+        }
+    }
+    if !template.bundled().is_empty() {
+        files.push("mote-function/");
+    }
     let shown = folder.display().to_string();
     let value = serde_json::json!({
         "function": name.as_str(),
@@ -89,9 +97,10 @@ fn list(output: &Output) -> Result<(), Failure> {
     })
 }
 
-/// The endings of files with code. Those of one language are together. Shell scripts are not here,
-/// because they stand next to code in every language.
-const LANGUAGES: [&[&str]; 3] = [&["py"], &["js", "mjs", "cjs", "ts", "mts", "cts"], &["go"]];
+/// The endings of files with code, grouped by language. Shell scripts are left out, because they
+/// are next to code in every language.
+const LANGUAGES: [&[&str]; 4] =
+    [&["py"], &["js", "mjs", "cjs", "ts", "mts", "cts"], &["go"], &["rs"]];
 
 /// The language of a file at the top of a folder.
 fn language(file: &str) -> Option<usize> {

@@ -18,7 +18,10 @@ pub(super) async fn doctor(
 ) -> Result<(), Failure> {
     let named = global.node.is_some() || std::env::var_os("MOTE_NODE").is_some();
     let report = match client.doctor().await {
-        Err(ClientError::Unreachable { .. }) if !named => {
+        // If this user may not use the node's socket, the node is running.
+        Err(ClientError::Unreachable { reason, .. })
+            if !named && !reason.contains("Permission denied") =>
+        {
             output.say("no node is running; this is what the machine supports");
             // An unreadable configuration is ignored here, because `mote up` and `mote config show`
             // report it.

@@ -162,9 +162,9 @@ pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Prepares TLS with the certificates that are trusted for a node. The first of these that is set
-/// applies: `MOTE_FINGERPRINT` (only if the command names one node), the entry in `nodes.toml`,
-/// `MOTE_CA`, and the authorities of the machine.
+/// Prepares TLS with the certificates that are trusted for a node. The first of the following that
+/// is set applies: `MOTE_FINGERPRINT` (only if the command names one node), the entry in
+/// `nodes.toml`, `MOTE_CA`, and the authorities of the machine.
 fn secure(node: &Named, is_only: bool) -> Result<Tls, Failure> {
     let given = variable("MOTE_FINGERPRINT").filter(|_| is_only);
     let trust = match (given.or_else(|| node.fingerprint.clone()), &node.ca) {

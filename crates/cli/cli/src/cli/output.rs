@@ -134,6 +134,14 @@ impl Output {
         self.talk(&format!("  {mark} {:<10} {}{time}", harmless(name), harmless(detail)));
     }
 
+    /// Shows a line in a terminal until the next one is printed. An empty text removes the line.
+    pub(super) fn passing(&self, text: &str) {
+        if !self.quiet && io::stderr().is_terminal() {
+            let indent = if text.is_empty() { "" } else { "    " };
+            let _ = write!(io::stderr(), "\r\x1b[K{indent}{}", harmless(text));
+        }
+    }
+
     pub(super) fn warn(&self, text: &str) {
         let word = self.painted("33", "warning");
         self.talk(&format!("{word}: {}", harmless(text)));

@@ -1,4 +1,4 @@
-//! `mote record` and `mote replay`: real calls of a function, kept in a file and played again.
+//! `mote record` and `mote replay`: keep real calls of a function in a file, and play them again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -23,14 +23,15 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 /// The longest call to a URL.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Writes the calls of a function to a file, until there are enough or Ctrl-C ends it.
+/// Writes the calls of a function to a file, until there are enough calls or the user presses
+/// Ctrl-C.
 pub(super) async fn record(client: &Client, args: &Record, output: &Output) -> Result<(), Failure> {
     let time_ms = quantity::parse_duration_ms(&args.time)
         .map_err(|_| Failure::new("M0101", "--for: a duration such as 10m"))?;
     let path = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{}.jsonl", args.name)));
     let shown = path.display().to_string();
     let mut recording = client.recording(&args.name).await?;
-    // Requests may contain what only the operator may know.
+    // Requests may contain data that only the operator may know.
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     let mut file = file.map_err(|error| {
         Failure::of_file("M0103", &shown, &error).with_hint("choose another file")
@@ -146,6 +147,9 @@ pub(super) async fn replay(client: &Client, args: &Replay, output: &Output) -> R
             lines.iter().for_each(|line| output.shown(line));
         }
     }
+    if values.is_empty() {
+        return Err(Failure::new("M0102", format!("{shown}: there are no calls in it")));
+    }
     let names: Vec<&str> = Vec::new();
     let total = same + different + skipped;
     let (before, now) = (median(&mut before_ms), median(&mut now_ms));
@@ -167,7 +171,7 @@ pub(super) async fn replay(client: &Client, args: &Replay, output: &Output) -> R
     Ok(())
 }
 
-/// Sends a call again. Returns why it cannot be sent, if it cannot.
+/// Sends a call again. If the call cannot be sent, returns the reason.
 async fn played(
     client: &Client,
     target: Option<&str>,
@@ -177,7 +181,7 @@ async fn played(
         Ok(body) => body,
         Err(why) => return Ok(Err(format!("not sent: {why}"))),
     };
-    // Only the caller may choose another machine, not the file.
+    // Only the user may choose another machine. The file may not.
     if target.is_none() && FunctionName::new(&call.function).is_err() {
         return Ok(Err("not sent: the file names no function".to_owned()));
     }
@@ -219,14 +223,14 @@ async fn played(
     }
 }
 
-/// Fields that the connection of the first call needed, and that do not belong to another one.
+/// Whether a field belongs only to the connection of the recorded call.
 fn is_of_connection(name: &str) -> bool {
     const NAMES: [&str; 6] =
         ["host", "content-length", "transfer-encoding", "connection", "expect", "upgrade"];
     NAMES.iter().any(|one| name.eq_ignore_ascii_case(one)) || name.starts_with("mote-")
 }
 
-/// The time that the node has measured, from the arrival of a call to the beginning of its answer.
+/// The time that the node measured, from the arrival of a call to the beginning of its answer.
 fn node_ms(answer: &InvokeAnswer) -> Option<f64> {
     let mut sum = 0.0;
     for part in field(&answer.headers, "server-timing").split(',') {
@@ -261,8 +265,8 @@ fn compared(call: &RecordedCall, now: &Now, output: &Output) -> Compared {
     };
     match before.body.bytes() {
         _ if has_failed => {
-            // The texts of failures are not compared, because each names its own place.
-            // A URL does not tell whether the function or its code has failed.
+            // The texts of failures are not compared, because each text names its own place. The
+            // answer of a URL does not show whether the function or its code has failed.
             let fails_alike = before.status == now.status && now.status >= 500;
             if before.fault.is_some() != now.fault.is_some() && !fails_alike {
                 let body = before.body.bytes().unwrap_or_default();
@@ -270,6 +274,9 @@ fn compared(call: &RecordedCall, now: &Now, output: &Output) -> Compared {
                 lines.extend(difference(&old, &new, output));
             }
         }
+        // An answer to HEAD has no body, but the recorded body is the one that the function
+        // returned.
+        _ if call.method.eq_ignore_ascii_case("head") => {}
         Ok(body) if body == now.body || is_same_json(&body, &now.body) => {}
         Ok(body) => {
             let shown = difference(&lines_of(&body), &lines_of(&now.body), output);
@@ -284,7 +291,7 @@ fn compared(call: &RecordedCall, now: &Now, output: &Output) -> Compared {
     if lines.is_empty() { Compared::Same } else { Compared::Differs(lines) }
 }
 
-/// Whether two bodies are the same JSON value, with its fields in any order.
+/// Whether two bodies are the same JSON value, whatever the order of their fields.
 fn is_same_json(one: &[u8], other: &[u8]) -> bool {
     let read = |bytes| serde_json::from_slice::<serde_json::Value>(bytes).ok();
     read(one).is_some_and(|one| Some(one) == read(other))

@@ -28,8 +28,14 @@ fn row(info: &RevisionInfo) -> Vec<String> {
         if info.percent > 0 { format!("{} %", info.percent) } else { "-".to_owned() },
         info.tag.clone().unwrap_or_else(|| "-".to_owned()),
         duration_text(info.age_ms),
-        info.code.chars().take(CODE_LETTERS).collect(),
+        code(info).chars().take(CODE_LETTERS).collect(),
     ]
+}
+
+/// The hash that tells two revisions apart: of the code, or of the image.
+fn code(info: &RevisionInfo) -> &str {
+    let digest = info.image.as_ref().and_then(|image| image.rsplit_once("@sha256:"));
+    digest.map_or(&info.code, |(_, digest)| digest)
 }
 
 pub(super) async fn rollback(

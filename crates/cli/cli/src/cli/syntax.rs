@@ -1,4 +1,5 @@
-//! Names the mistake in a file in which no handler was found because its language cannot read it.
+//! Names the syntax error in a file in which no handler was found because the file cannot be
+//! parsed.
 //!
 //! The interpreters of this machine only parse the file. They do not run it.
 
@@ -17,7 +18,8 @@ const PYTHON: &str = "import ast, sys\n\
 /// The longest text of a line that is shown.
 const SHOWN_CHARS_MAX: usize = 120;
 
-/// Replaces "has no handler" by the mistake in that file, if it has one. `path` is the project.
+/// Replaces "has no handler" with the syntax error in that file, if it has one. `path` is the
+/// project.
 pub(super) fn named(mut failure: Failure, path: &Path) -> Failure {
     let Some(mistake) = failure.mistakes.first_mut().filter(|mistake| mistake.code == "M0112")
     else {
@@ -53,7 +55,7 @@ fn mistake_in(file: &Path) -> Option<(u32, String, String)> {
     }
 }
 
-/// What the interpreter prints. `None` if it is not installed.
+/// The interpreter's output. `None` if the interpreter is not installed.
 fn parsed(command: &mut Command) -> Option<(String, String)> {
     let output = command.stdin(Stdio::null()).output().ok()?;
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();

@@ -1,7 +1,7 @@
 //! `mote top`: shows the current state of the node and redraws it every second.
 //!
 //! The verb prints plain lines on the terminal's alternate screen and needs no further library. All
-//! values come from the management API. A rate is the difference of two answers.
+//! values come from the management API. A rate is the difference between two answers.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;

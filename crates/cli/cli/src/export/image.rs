@@ -1,6 +1,7 @@
 //! Writes the parts of a function's image: its `Containerfile`, and the description that `serve.py`
 //! reads.
 
+use mote_build::shims;
 use mote_spec::{FunctionSpec, Platform, Runtime};
 use serde_json::{Value, json};
 
@@ -10,11 +11,15 @@ pub const PORT: u16 = 8080;
 const SERVER_PORT: u16 = 8081;
 /// The user id of the container. No user of the base image has this id.
 pub const USER: u32 = 65_532;
+/// The path at which the platforms of images ask whether the function is ready.
+pub const HEALTH: &str = "/_/health";
 /// The name of the archive in the build context that contains the function's files.
 pub const ARCHIVE: &str = "function.tar";
 
 const PYTHON: &str = "docker.io/library/python:3.13-slim";
 const NODE: &str = "docker.io/library/node:22-slim";
+const BUN: &str = "docker.io/oven/bun:1-slim";
+const DENO: &str = "docker.io/denoland/deno:debian";
 const OTHER: &str = "docker.io/library/debian:stable-slim";
 
 /// The files next to the code that name packages to install.
@@ -31,7 +36,7 @@ pub struct Needs {
 pub fn has_shim(spec: &FunctionSpec, path: &str) -> bool {
     let folder = match spec.runtime {
         Runtime::Python => "python/",
-        Runtime::Node => "node/",
+        Runtime::Node | Runtime::Bun | Runtime::Deno => "node/",
         _ => return path == "standalone/serve.py",
     };
     let is_adapter = path.starts_with(&format!("{folder}compat/"));
@@ -46,6 +51,8 @@ pub fn containerfile(spec: &FunctionSpec, needs: Needs) -> String {
     let base = match spec.runtime {
         Runtime::Python => PYTHON,
         Runtime::Node => NODE,
+        Runtime::Bun => BUN,
+        Runtime::Deno => DENO,
         _ => OTHER,
     };
     let mut text = format!(
@@ -67,8 +74,13 @@ pub fn containerfile(spec: &FunctionSpec, needs: Needs) -> String {
         );
     }
     if needs.package_json {
-        let verb = if needs.package_lock { "ci" } else { "install" };
-        text.push_str(&format!("RUN cd /function && npm {verb} --omit=dev\n"));
+        let command = match (spec.runtime, needs.package_lock) {
+            (Runtime::Bun, _) => "bun install --production",
+            (Runtime::Deno, _) => "deno install --node-modules-dir=manual",
+            (_, true) => "npm ci --omit=dev",
+            (_, false) => "npm install --omit=dev",
+        };
+        text.push_str(&format!("RUN cd /function && {command}\n"));
     }
     text.push_str("COPY server/ /server/\nCOPY function.json /server/\n");
     if spec.compat == Some(Platform::OpenFaas) {
@@ -83,6 +95,11 @@ pub fn containerfile(spec: &FunctionSpec, needs: Needs) -> String {
          \"/server/function.json\"]\n"
     ));
     text
+}
+
+/// The command that starts an interpreter with its shim.
+fn worker(program: &str, options: &[&str], shim: &str) -> Value {
+    json!([&[program], options, &[&format!("/server/{shim}")]].concat())
 }
 
 /// The content of `function.json`.
@@ -109,6 +126,8 @@ pub fn description(spec: &FunctionSpec, needs: Needs) -> Value {
             value["worker"] = json!(["python3", "-u", "-s", "-B", shim]);
         }
         Runtime::Node => value["worker"] = json!(["node", "/server/node/mote_shim.mjs"]),
+        Runtime::Bun => value["worker"] = worker("bun", &shims::BUN_OPTIONS, shims::BUN_SHIM),
+        Runtime::Deno => value["worker"] = worker("deno", &shims::DENO_OPTIONS, shims::DENO_SHIM),
         _ => value["command"] = json!(spec.command),
     }
     if spec.runtime == Runtime::Server {

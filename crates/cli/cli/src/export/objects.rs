@@ -20,8 +20,8 @@ const CPU_MILLIS: u32 = 100;
 const CRON_NAME_MAX: usize = 48;
 /// With `missed = "skip"`, a run that is late by more than this many seconds is left out.
 const LATE_SECONDS: u64 = 30;
-/// How many seconds longer than the deadline of an invocation a container may run after SIGTERM. In the
-/// first of these seconds, it goes on serving new requests.
+/// How many seconds longer than the deadline of an invocation a container may run after SIGTERM.
+/// During the first of these seconds, the container goes on serving new requests.
 const LEAVING_SECONDS: u64 = 10;
 
 /// Options for making the objects.

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use mote_api::client::{Client, ClientError, DeployOptions};
 use mote_api::exit;
 use mote_api::openwhisk::WhiskManifest;
-use mote_api::types::{DeployResult, InvokeRequest, TrafficEdit, TrafficRequest, TrafficShare};
+use mote_api::types::{
+    DeployResult, InvokeRequest, RegistryLogin, TrafficEdit, TrafficRequest, TrafficShare,
+};
 
 /// The error code that a node returns if its OpenWhisk API is off.
 const OPENWHISK_OFF: &str = "M0416";
@@ -12,8 +14,8 @@ const OPENWHISK_OFF: &str = "M0416";
 /// The functions and manifests that are deployed to each node. They are read and packed only once.
 #[derive(Debug)]
 pub struct Change {
-    /// The names of functions, each with its archive.
-    pub functions: Vec<(String, Bytes)>,
+    /// The names of functions, each with its archive and the login at the registry of its image.
+    pub functions: Vec<(String, Bytes, Option<RegistryLogin>)>,
     /// The manifests with OpenWhisk's entities that are not functions.
     pub whisk: Vec<WhiskManifest>,
     pub options: DeployOptions,
@@ -64,9 +66,10 @@ impl Reason {
 /// Deploys all functions of a change to one node, in order. Stops at the first function that fails.
 pub async fn apply(client: &Client, change: &Change) -> Result<Applied, Stopped> {
     let mut applied = Applied::default();
-    for (name, tar) in &change.functions {
+    for (name, tar, login) in &change.functions {
         let function = Some(name.clone());
-        match client.deploy(name, tar.clone(), &change.options).await {
+        let options = DeployOptions { registry_login: login.clone(), ..change.options.clone() };
+        match client.deploy(name, tar.clone(), &options).await {
             Ok(result) => applied.functions.push(result),
             Err(error) => return Err(Stopped { applied, function, reason: Reason::Node(error) }),
         }

@@ -29,14 +29,14 @@ pub fn program() -> Option<PathBuf> {
     found
 }
 
-/// Returns a free port of loopback. The kernel does not use this range for the near end of connections,
-/// so the port is still free when the server binds it.
+/// Returns a free port of loopback from outside the kernel's ephemeral range. The kernel gives such a
+/// port to no outgoing connection, so it is still free when the server binds it.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 16_000;
     const COUNT: u16 = 16_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test programs that run at the same time begin at different ports. The end-to-end tests, which
-    // give ports of the same range to nodes, begin half the range away.
+    // Test programs that run at the same time begin at different ports. The end-to-end tests give
+    // ports of the same range to nodes, and begin in the other half of it.
     let begin = ((std::process::id() * 97 + u32::from(COUNT) / 2) % u32::from(COUNT)) as u16;
     let mut ports = std::iter::repeat_with(|| {
         FIRST + (begin + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT

@@ -154,7 +154,7 @@ async fn a_reader_that_is_slow_holds_a_bounded_number_of_bytes() {
         taken += answer.body.chunk().await.unwrap().unwrap().len();
     }
     until(|| *made.lock().unwrap() >= taken).await;
-    // The body passes in both directions. Each holds one window and one chunk.
+    // The body passes in both directions. Each direction holds one window and one chunk.
     let held = *made.lock().unwrap() - taken;
     assert!(held <= 2 * (WINDOW_BYTES as usize + 20_000), "{held}");
     drop(answer);

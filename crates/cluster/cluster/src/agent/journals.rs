@@ -20,14 +20,14 @@ use crate::resources::{Cell, EMPTY};
 const PAUSE: Duration = Duration::from_secs(2);
 /// The pause after something failed.
 const AGAIN: Duration = Duration::from_millis(500);
-/// If another cell has taken a journal that this cell should run, how long the journal stays there.
-/// The other cell may be back, and the controller will then notice.
+/// How long a journal that this cell should run stays at another cell that has taken it. The other
+/// cell may be back, and the controller will then notice.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the cell's own journal, if it has one in NATS.
 pub(super) async fn own(node: &Node) -> Option<String> {
-    // A failed request must not count as "no journal". The cell would then be forgotten together
-    // with its pod, and its journal too.
+    // A failed request must not count as "no journal". Otherwise the cell and its journal would be
+    // forgotten together with the pod.
     loop {
         match node.journals().await {
             Ok(list) => return list.journals.into_iter().find(|one| one.own).map(|one| one.name),

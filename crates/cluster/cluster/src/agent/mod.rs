@@ -140,7 +140,7 @@ async fn follow_cluster(
     let held_keys = follow("keys", one_secret(held_keys, keys::CELL.0), |_, _| {});
 
     // An agent only needs the addresses of the other cells. Their status is large and changes
-    // often. If an agent watched it, the API server would send each change of each cell to every
+    // often. If agents watched it, the API server would send each change of each cell to every
     // agent.
     let places: Api<PartialObjectMeta<Cell>> =
         Api::namespaced(client.clone(), &options.place.system_namespace);

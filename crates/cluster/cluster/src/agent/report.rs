@@ -69,7 +69,7 @@ impl Report {
         self.state.lock().told.get(name).cloned().unwrap_or_default()
     }
 
-    /// Writes everything again, because the resource was created anew.
+    /// Writes everything again, because the resource was created again.
     pub(super) fn tell_all(&self) {
         let mut state = self.state.lock();
         let told = state.told.clone();
@@ -122,8 +122,8 @@ pub(super) fn start(cells: Api<Cell>, name: String) -> Report {
                 Ok(()) => {
                     let mut state = reporting.state.lock();
                     for (name, _) in next.iter().filter(|(_, has)| has.is_none()) {
-                        // A function with this name that was made meanwhile still needs these
-                        // revisions in its next report.
+                        // If a function with this name was made meanwhile, its next report still
+                        // needs these revisions.
                         if !state.told.contains_key(name) {
                             state.revisions.remove(name);
                         }

@@ -101,8 +101,8 @@ pub(super) async fn keep(agent: Arc<Agent>) {
                     *changed = true;
                     continue;
                 }
-                // The check above and this insertion cannot race, because all workers share one
-                // thread.
+                // Nothing can happen between the check above and this insertion, because all
+                // workers share one thread.
                 busy.lock().insert(name.clone(), false);
                 handle(&agent, &name).await;
                 if busy.lock().remove(&name) == Some(true) {
@@ -116,7 +116,7 @@ pub(super) async fn keep(agent: Arc<Agent>) {
 
 /// Starts over when the cell's process was restarted, because everything that the cell had only in
 /// memory is gone. An open connection reveals a restart, because it ends with the process. The cell
-/// also ends the connection after some time without a request.
+/// also ends an idle connection after some time.
 async fn follow_node(agent: Arc<Agent>) {
     let mut before: Option<(u32, u64)> = None;
     loop {
@@ -189,7 +189,7 @@ async fn handle(agent: &Agent, name: &str) {
     }
 }
 
-/// Brings the function `name` at the cell into the state that the resource asks for.
+/// Brings the function `name` on this cell into the state that the resource asks for.
 async fn function(agent: &Agent, name: &str) -> Result<(), Failure> {
     let Some(wanted) = agent.functions.get(name) else { return removed(agent, name).await };
     let uid = wanted.metadata.uid.clone();
@@ -323,7 +323,7 @@ async fn one_revision(agent: &Agent, name: &str, number: u64, warm: bool) -> Res
     };
     source::check(&tar, &revision.digest).map_err(Failure::Code)?;
     match agent.node.place(name, number, tar.clone(), warm).await {
-        // The cell still has a removed function of the same name, from a time when no agent ran.
+        // The cell still has a function with the same name that was removed while no agent ran.
         Err(ClientError::Problem(problem)) if problem.field.as_deref() == Some("number") => {
             removed(agent, name).await?;
             agent.node.place(name, number, tar, warm).await?;

@@ -277,6 +277,7 @@ async fn revisions(State(controller): Shared, Path(name): Path<String>) -> Answe
             created_at: Timestamp::from_unix_ms(known.created_ms),
             age_ms: now_ms.saturating_sub(known.created_ms),
             code: known.digest,
+            image: None,
         }
     };
     let revisions = controller.known(&name).into_iter().map(info).collect();

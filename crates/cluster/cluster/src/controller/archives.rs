@@ -20,8 +20,8 @@ impl Archives {
     /// Stores an archive durably. Blocks.
     pub(super) fn put(&self, digest: &str, tar: &[u8]) -> io::Result<()> {
         let path = self.0.join(digest);
-        // The age of the archive starts again from zero, because the revision that needs the
-        // archive does not exist yet (see `sweep`).
+        // The archive's age starts again from zero, because the revision that needs the archive
+        // does not exist yet (see `sweep`).
         if let Ok(there) = std::fs::File::options().append(true).open(&path) {
             return there.set_modified(SystemTime::now());
         }
@@ -43,7 +43,7 @@ impl Archives {
     }
 
     /// Removes every archive that `keep` does not name and that is older than `age`. A younger
-    /// archive stays, because its revision may still be being made. Blocks.
+    /// archive stays, because the controller may still be making its revision. Blocks.
     pub(super) fn sweep(&self, age: Duration, keep: impl Fn(&str) -> bool) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.0)? {
             let entry = entry?;

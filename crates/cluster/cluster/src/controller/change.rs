@@ -253,8 +253,8 @@ async fn set_spec(controller: &Controller, name: &str, spec: Wanted) -> Result<i
     }
 }
 
-/// Waits until the cluster serves what the generation `generation` asks for, and until every cell
-/// holds the revision `held`, if one is given. Fails if that cannot happen, and says why.
+/// Waits until the cluster serves what generation `generation` asks for, and until every cell holds
+/// the revision `held`, if one is given. If that cannot happen, fails with the reason.
 async fn followed(
     controller: &Controller,
     name: &str,
@@ -390,7 +390,7 @@ async fn move_to(
     })
 }
 
-/// Removes a function, and returns when no live cell has it any more.
+/// Removes a function, and returns once no live cell has it.
 pub(super) async fn remove(controller: &Controller, name: &str) -> Result<(), Refused> {
     known(controller, name)?;
     match controller.functions_api.delete(name, &DeleteParams::default()).await {

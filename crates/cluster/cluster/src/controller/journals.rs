@@ -1,4 +1,4 @@
-//! Decides which cell runs the journals that nobody runs: the journals of cells that are gone, and
+//! Decides which cell runs the journals that no cell runs: the journals of cells that are gone, and
 //! the journal of schedules. This happens only if the cells have journals in NATS.
 //!
 //! The decision is stored in the status of the cells, so a new controller continues with it. NATS
@@ -68,11 +68,11 @@ fn assign(cells: &[Seen]) -> BTreeMap<String, BTreeSet<String>> {
         let owner = cells.iter().find(|cell| cell.own.as_deref() == Some(journal));
         let holders: Vec<&Seen> = present().filter(|cell| cell.has.contains(journal)).collect();
         // A cell that this controller has not heard may still be lost, as the previous controller
-        // found.
+        // has found.
         let runs_its_own = owner.is_some_and(|owner| {
             owner.presence != Presence::Gone && (owner.is_heard || holders.is_empty())
         });
-        // The journal's cell was removed, and the journal holds nothing more, so it can be
+        // The journal's cell was removed, and the journal is empty, so the journal can be
         // forgotten.
         let is_done = owner.is_none()
             && journal != SCHEDULES

@@ -1,8 +1,8 @@
-//! The lease: if there are several controllers, only its holder acts. It is a `Lease` of
-//! `coordination.k8s.io`, held in the same way as by other controllers of Kubernetes. The holder
-//! renews it, and another controller takes it after it was not renewed for its duration. The clocks
-//! of two machines are never compared: a controller measures with its own clock how long it has
-//! seen no renewal.
+//! The lease: if there are several controllers, only its holder acts. The lease is a `Lease` of
+//! `coordination.k8s.io`, held in the same way as other Kubernetes controllers hold theirs. The
+//! holder renews the lease. If it is not renewed for its duration, another controller takes it. The
+//! clocks of two machines are never compared: a controller measures with its own clock how long it
+//! has seen no renewal.
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,11 @@ use crate::serving::{Place, Port};
 pub(crate) const NAME: &str = "mote-controller";
 /// The annotation of the lease with the address of the holder's management API.
 pub(crate) const ADDRESS: &str = "mote.dev/address";
-/// After this time without a renewal another controller may take the lease.
+/// After this time without a renewal, another controller may take the lease.
 const DURATION: Duration = Duration::from_secs(15);
 /// How often the holder renews the lease.
 const RENEW: Duration = Duration::from_secs(5);
-/// The holder stops acting after it could not renew the lease for this long. This is before another
+/// The holder stops acting if it cannot renew the lease for this long. It stops before another
 /// controller can act.
 const GIVE_UP: Duration = Duration::from_secs(10);
 /// How often the other controllers check the lease.

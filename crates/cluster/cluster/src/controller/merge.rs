@@ -34,7 +34,7 @@ pub(super) fn of_cell(cell: &Cell, line: LogLine) -> LogLine {
     LogLine { instance: line.instance.as_deref().map(|id| instance(cell, id)), ..line }
 }
 
-/// The log line that says that the lines of a cell are missing.
+/// The log line that reports that a cell's lines are missing.
 pub(super) fn silent(cell: &str, function: &str) -> LogLine {
     LogLine {
         time: Timestamp::from_unix_ms(now_ms()),
@@ -208,7 +208,8 @@ fn add(sum: &mut Function, other: Function) {
     requests.cold_starts += of.cold_starts;
     requests.starts += of.starts;
     requests.starts_s += of.starts_s;
-    // Percentiles of two cells cannot be added, so the slower cell counts: a caller may meet it.
+    // Percentiles of two cells cannot be added, so the slower cell counts, because a caller may
+    // reach it.
     let slower = |one: Option<f64>, other: Option<f64>| match (one, other) {
         (Some(one), Some(other)) => Some(one.max(other)),
         (one, other) => one.or(other),

@@ -28,7 +28,7 @@ pub(crate) const BEAT: Duration = Duration::from_millis(500);
 /// After this much silence, which is two beats and some delay, the controller connects again.
 const SILENCE: Duration = Duration::from_millis(1_250);
 /// Longest time to connect. Connecting to a working machine takes much less. Together with
-/// [`SILENCE`] this is less than 2 s.
+/// [`SILENCE`], it is less than 2 s.
 const CONNECT: Duration = Duration::from_millis(500);
 /// The pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -124,7 +124,7 @@ async fn listen(controller: &Controller, cell: &Cell) -> Ended {
 }
 
 /// Marks a pod as not ready. Kubernetes would do the same once it notices that the machine is gone.
-/// If the kubelet is alive after all, it corrects this.
+/// If the kubelet is alive after all, it marks the pod as ready again.
 async fn leave_services(controller: &Controller, name: &str) {
     let Some(pod) = controller.pods.get(name) else { return };
     let mut conditions =

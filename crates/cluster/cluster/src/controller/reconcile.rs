@@ -25,7 +25,7 @@ use crate::resources::{
 };
 use crate::source::{self, Archive};
 
-/// As on a node, how many revisions are kept that no traffic needs.
+/// How many revisions that receive no traffic are kept. The number is the same as on a node.
 const REVISIONS_KEPT: usize = 10;
 
 /// Handles the queue for the rest of the process.
@@ -104,8 +104,8 @@ impl Controller {
         Ok(there.filter(|there| is_owned(there, function)).and_then(|there| Known::of(&there)))
     }
 
-    /// Returns the revisions of a function, newest first. Leaves out the revisions of a removed
-    /// function with the same name, which Kubernetes is removing.
+    /// Returns the revisions of a function, newest first. Leaves out those that Kubernetes is still
+    /// deleting for a removed function with the same name.
     pub(super) fn known(&self, function: &str) -> Vec<Known> {
         let uid = self.functions.get(function).and_then(|function| function.uid());
         let is_of = |revision: &Arc<PartialObjectMeta<FunctionRevision>>| {
@@ -525,7 +525,7 @@ async fn tell(controller: &Controller, function: &Function, condition: Condition
     }
 }
 
-/// Removes revisions that nothing needs any more.
+/// Removes revisions that are no longer needed.
 async fn prune(
     controller: &Controller,
     name: &str,

@@ -188,7 +188,7 @@ fn filled(line: &str, value: impl Fn(&str) -> String) -> String {
     all + rest + "\n"
 }
 
-/// A value in the template language of the chart.
+/// Returns a value in the template language of the chart.
 fn in_chart(name: &str) -> String {
     match default(name) {
         Some(default) if is_structure(default) => format!("{{{{ .Values.{name} | toJson }}}}"),

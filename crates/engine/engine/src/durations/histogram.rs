@@ -10,7 +10,7 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
 /// The upper bounds in microseconds. They begin at 50 us, because an invocation at the edge often
-/// takes far less than the 5 ms at which the usually recommended bounds begin.
+/// takes far less than the 5 ms at which the commonly recommended bounds begin.
 pub const BOUNDS_US: [u64; 14] = [
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 250_000, 1_000_000, 2_500_000,
     10_000_000,

@@ -1,5 +1,5 @@
-//! Percentiles of sufficient precision, without a lock. Each bucket is an eighth of an octave wide,
-//! so a reported value is at most 9 % off.
+//! Approximate percentiles, without a lock. Each bucket is an eighth of an octave wide, so a
+//! reported value is at most 9 % off.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,4 +1,4 @@
-//! How many bytes a function sent to each destination of its manifest, and received from it.
+//! How many bytes a function sent to, and received from, each destination in its manifest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mote_spec::Egress;
 use parking_lot::Mutex;
 
-/// The maximum number of destinations that are counted separately for one function. Deploys with other
-/// destinations could otherwise add series without end.
+/// The maximum number of destinations that are counted separately for one function. Otherwise,
+/// deploys with ever new destinations could add series without end.
 const DESTINATIONS_MAX: usize = 64;
-/// Where the bytes of further destinations are counted.
+/// The entry under which the bytes of further destinations are counted.
 const OTHERS: &str = "other";
 
 /// The bytes of one destination, without headers of TCP, UDP and IP.
@@ -44,7 +44,7 @@ impl Destinations {
         all.entry(name).or_default().clone()
     }
 
-    /// The destinations with any bytes, and how many were sent and received.
+    /// The destinations to or from which any bytes went, and how many were sent and received.
     pub(crate) fn all(&self) -> Vec<(String, u64, u64)> {
         let all = self.0.lock();
         let figures = all.iter().map(|(name, bytes)| {

@@ -4,7 +4,7 @@
 //! Each socket from which a program sends datagrams gets a socket outside that is connected to the
 //! destination, so that an answer reaches the program that asked. Such a pair of sockets is a flow.
 //! No message marks the end of a flow, so a flow ends when no datagram has passed for [`IDLE`], or
-//! when a newer flow needs its place. As on any network, datagrams for which there is no room are
+//! when a newer flow needs its place. As on any network, a datagram for which there is no room is
 //! lost.
 
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use crate::egress_doors::{EgressBytes, Instance};
 /// How long a flow lasts after its last datagram. This is the minimum for address translators (RFC
 /// 4787, REQ-5).
 const IDLE: Duration = Duration::from_secs(120);
-/// How many datagrams, and how many bytes of them, may wait while the destination's name is looked
+/// How many datagrams, and how many bytes in total, may wait while the destination's name is looked
 /// up.
 const WAITING_MAX: usize = 8;
 const WAITING_BYTES_MAX: usize = 64 << 10;
@@ -110,7 +110,7 @@ impl Flows {
         }
     }
 
-    /// Whether the log may report something about this destination now.
+    /// Whether a message about this destination may be logged now.
     fn may_warn(&mut self) -> bool {
         let may = self.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY);
         if may {

@@ -3,8 +3,8 @@
 //!
 //! The sandbox has no route to any other host. The node accepts a connection to one of the
 //! listeners, connects to the one destination that the manifest names, and copies bytes in both
-//! directions. Names are resolved again for each connection, and the check applies to the resolved
-//! address, not to the name.
+//! directions. The node resolves the name again for each connection, and checks the resolved
+//! address, not the name.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,10 +26,10 @@ use crate::egress_doors::{EgressBytes, Instance, relay};
 
 /// How long connecting to a destination may take.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long bytes that an instance sent before it ended may still be carried.
+/// How long the node may go on carrying bytes that an instance sent before it ended.
 const LAST_WORDS: Duration = Duration::from_secs(30);
-/// The pause when the node has no descriptors or memory left. Connections wait in the listener in
-/// the meantime.
+/// How long accepting pauses when the node has no descriptors or memory left. Meanwhile,
+/// connections wait in the listener.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 /// One listener of an instance, or one of its sockets for datagrams (`datagrams.rs`).
@@ -37,7 +37,7 @@ pub struct Door<I> {
     pub inside: Arc<I>,
     /// The destination of the connections.
     pub to: Egress,
-    /// Counts what is carried.
+    /// Counts the bytes that are carried.
     pub bytes: Arc<EgressBytes>,
 }
 
@@ -93,7 +93,7 @@ impl<I: Instance> Door<I> {
     }
 
     /// Takes a place for one connection from the shares of the instance and of the function, if
-    /// both have one now.
+    /// both shares have a free place.
     pub(crate) fn try_share(&self) -> Option<[Place; 2]> {
         let instance = self.rooms().instances.try_take(self.inside.instance())?;
         Some([instance, self.rooms().functions.try_take(self.inside.function())?])
@@ -229,15 +229,16 @@ pub fn adopt(listener: OwnedFd) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// Whether nothing could be accepted because of the node rather than because of the connection.
+/// Whether accepting failed because of the node's state rather than because of the connection.
 fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
-/// A hint for an error that a function reports, if the cause may be a destination that the function
-/// may not reach. Such an error shows as a name that cannot be looked up.
+/// A hint for an error that a function reports, if the function may have tried to reach a
+/// destination that is not allowed. To the function, this looks like a name that cannot be looked
+/// up.
 pub fn hint(spec: &FunctionSpec, error: &str) -> Option<&'static str> {
     let signs = [
         "Temporary failure in name resolution",
@@ -297,8 +298,8 @@ fn of_this_machine(address: IpAddr) -> io::Error {
 }
 
 /// Whether a destination may lead to this address. A name must not lead to the node itself or to
-/// its link. A manifest that needs one of those addresses must name the address literally.
-/// Link-local addresses (cloud metadata) and multicast groups are refused even then.
+/// its link. A manifest that needs such an address must contain the address itself. Link-local
+/// addresses (cloud metadata) and multicast groups are refused even then.
 fn is_allowed(host: &str, ip: IpAddr) -> bool {
     if host.parse::<IpAddr>().is_ok() || host == "localhost" {
         return !is_link_local(ip) && !ip.to_canonical().is_multicast();

@@ -29,8 +29,8 @@ pub(crate) async fn addresses_of(
     Ok(addresses)
 }
 
-/// The addresses of a destination. A look-up keeps its place until its thread has finished, even if
-/// no caller waits for the result any more.
+/// The addresses of a destination. A look-up keeps its place until its thread has finished, even
+/// after its caller has stopped waiting.
 pub(crate) async fn look_up(
     destination: &Egress,
     (lookups, function): (&Arc<Room>, u64),

@@ -17,8 +17,8 @@ use crate::egress_doors::{Instance, lookups};
 /// How many look-ups of one instance may be under way at once. Further questions are dropped, and
 /// the program asks again.
 const LOOKUPS_MAX: usize = 16;
-/// The maximum length of a question without extensions. Longer messages are truncated and not
-/// understood.
+/// The maximum length of a question without extensions. A longer message is cut off, so it cannot
+/// be parsed.
 const QUESTION_BYTES_MAX: usize = 1_024;
 /// How long an answer may be cached, in seconds.
 const KEEP_S: u32 = 30;

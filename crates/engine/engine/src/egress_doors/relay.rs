@@ -1,9 +1,9 @@
 //! Carries bytes between two connections, on a separate thread.
 //!
 //! The relay buffers nothing. It peeks at the bytes of one socket, hands on as many as the other
-//! side takes, and only then removes those from the first socket. If one side does not read, the
-//! node uses no memory for it beyond the kernel's buffers of its socket, and the sender is slowed
-//! at once.
+//! side takes, and only then removes these bytes from the first socket. If one side does not read,
+//! the node uses no memory beyond the kernel's buffers for that side's socket, and the sender is
+//! slowed at once.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 use crate::egress_doors::EgressBytes;
 use crate::egress_doors::shares::LOOKUPS_MAX;
 
-/// The maximum number of bytes that are carried in one step. Larger steps save little more; smaller
-/// ones cost more calls and wake-ups.
+/// The maximum number of bytes that are carried in one step. Larger steps would save little, and
+/// smaller ones would cost more calls and wake-ups.
 const PIECE_BYTES: usize = 128 << 10;
 
 thread_local! {
@@ -27,9 +27,9 @@ thread_local! {
     pub(crate) static PIECE: RefCell<Box<[u8]>> = RefCell::new(vec![0; PIECE_BYTES].into_boxed_slice());
 }
 
-/// The thread that carries bytes. Bulk transfers have a separate thread because they must not run
-/// between two requests. The thread starts when it is first needed, because most nodes never need
-/// it, and ends when this value is dropped.
+/// The thread that carries bytes. Bulk transfers have a separate thread, so that they do not delay
+/// requests. The thread starts when it is first needed, because most nodes never need it, and ends
+/// when this value is dropped.
 #[derive(Default)]
 pub struct Carrier(OnceLock<(Handle, oneshot::Sender<()>)>);
 
@@ -59,8 +59,8 @@ fn start() -> io::Result<(Handle, oneshot::Sender<()>)> {
     Ok((handle, alive))
 }
 
-/// Carries bytes in both directions until both have ended. An end is passed on as an end and a
-/// reset as a reset, because a stream that was cut off must not look complete.
+/// Carries bytes in both directions until both have ended. Passes on an end as an end and a reset
+/// as a reset, because a stream that was cut off must not look complete.
 pub(crate) async fn carry(inside: TcpStream, outside: TcpStream, bytes: &EgressBytes) {
     let ends = tokio::try_join!(
         pump(&inside, &outside, |count| bytes.count_sent(count)),
@@ -98,7 +98,7 @@ async fn pump(from: &TcpStream, to: &TcpStream, count: impl Fn(usize)) -> io::Re
                 let _ = rustix::net::shutdown(to, Shutdown::Write);
                 return Ok(End::Whole);
             }
-            // A peer that takes no more bytes may have sent some before, so the other direction
+            // A peer that takes no more bytes may already have sent some, so the other direction
             // continues.
             Ok(Relayed::Refused) => return Ok(End::Refused),
             Err(error) => return Err(error),

@@ -9,10 +9,10 @@ use tokio::sync::Notify;
 /// The maximum number of simultaneous connections per destination and instance.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
 /// The number of descriptors for each connection, over all functions. A connection has two
-/// descriptors, so connections use at most half of the descriptors that the node may open.
+/// descriptors, so all connections together use at most half of the descriptors that the node may
+/// open.
 const CONNECTIONS_PER_DESCRIPTOR: usize = 4;
-/// The bounds of the number of connections, for a node that may open very few descriptors or
-/// millions.
+/// Bounds on the number of connections, for nodes that may open very few descriptors or millions.
 const CONNECTIONS_TOTAL: std::ops::RangeInclusive<usize> = 64..=16_384;
 /// One function gets a fourth of all connections, and one instance gets an eighth. Both get at
 /// least as many as one destination may have.
@@ -24,8 +24,8 @@ pub(crate) const LOOKUPS_MAX: usize = 32;
 /// The maximum number of simultaneous look-ups for one function.
 const LOOKUPS_PER_FUNCTION: usize = 4;
 
-/// The places that the connections and look-ups of all functions share. They are created on first
-/// use, because most nodes need none.
+/// The places that the connections and look-ups of all functions share. The places are created on
+/// first use, because most nodes need none.
 #[derive(Default)]
 pub struct EgressShares(OnceLock<Rooms>);
 

@@ -3,7 +3,7 @@
 //! An invocation leaves if the pool would let it wait, no further instance can be started, and a
 //! cell reports that it has room ([`mote_core::elsewhere`]). A waiting invocation may also leave
 //! later. An invocation that arrived from another cell never leaves for a third one: if this node
-//! turns out to have no room, the invocation goes back to the cell that sent it.
+//! turns out to have no room, the invocation returns to the cell that sent it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -159,8 +159,8 @@ impl Revision {
         }
     }
 
-    /// Reports to the other cells that `stuck` invocations wait in vain, and that this node's load
-    /// may have changed.
+    /// Reports to the other cells that `stuck` invocations wait although nothing on this node will
+    /// take them, and that this node's load may have changed.
     pub(crate) fn tell_elsewhere(&self, stuck: usize) {
         let Some(elsewhere) = self.shared.elsewhere.get() else { return };
         elsewhere.changed();

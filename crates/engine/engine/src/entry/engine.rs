@@ -1,4 +1,4 @@
-//! The functions of a node: which revision serves each name, and what all revisions share.
+//! The functions of a node: which revision serves each name, and the data that all revisions share.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -42,7 +42,7 @@ use crate::revision::seen::SeenCounters;
 use crate::revision::shared::Shared;
 use crate::revision::starts::{Draining, Revisions, Room};
 use crate::revision::tasks::Spawner;
-use crate::revision::{Revision, bounds_of};
+use crate::revision::{Revision, RunnableImage, bounds_of};
 use crate::thread::busy_poll::BusyPoll;
 use crate::thread::threads::Threads;
 use mote_process::clock::now_ns;
@@ -59,9 +59,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Creates an engine without functions, whose tasks run on `runtime`. Instances are served in
-    /// turn by `runtime` and the `further` runtimes. At most [`THREADS_MAX`](crate::THREADS_MAX)
-    /// runtimes are used together, and each of them has one thread.
+    /// Creates an engine without functions, whose tasks run on `runtime`. `runtime` and the
+    /// `further` runtimes take turns in serving new instances. At most
+    /// [`THREADS_MAX`](crate::THREADS_MAX) runtimes are used together, and each of them has one
+    /// thread.
     pub fn new(
         config: Config,
         backend: Arc<dyn Backend>,
@@ -130,6 +131,7 @@ impl Engine {
         number: u64,
         code_dir: PathBuf,
         packages_dir: Option<PathBuf>,
+        image: Option<RunnableImage>,
     ) -> Arc<Revision> {
         let log = self.log(&spec.name);
         let metrics = self.metrics.function(&spec.name);
@@ -150,6 +152,7 @@ impl Engine {
             number,
             code_dir,
             packages_dir,
+            image,
             log,
             who,
             metrics,
@@ -161,6 +164,7 @@ impl Engine {
             bounds: Mutex::default(),
             changed: Arc::new(Notify::new()),
             last_error: Mutex::default(),
+            failure_lines: Mutex::default(),
             seen: SeenCounters::new(),
             whole_bodies: AtomicBool::new(false),
             concurrency: AtomicU32::new(1),
@@ -168,8 +172,8 @@ impl Engine {
     }
 
     /// Directs the traffic of a function to these revisions from now on. Previous revisions that
-    /// are not among them drain, and pass on the invocations that wait for them. Each of the new
-    /// revisions has already been ready, or is started by its first invocation.
+    /// are not among these drain, and pass on the invocations that wait in their queues. Each new
+    /// revision has already had a ready instance, or its first invocation starts one.
     pub fn publish(&self, serving: impl Into<Serving>) {
         self.publish_all([serving.into()]);
     }
@@ -206,8 +210,8 @@ impl Engine {
                 continue;
             }
             if revision.spec.scale.start == StartPolicy::Warm && revision.pool.lock().is_quiet() {
-                // This happens when the node restarts; after a deploy, an instance has already been
-                // started. A failure is logged, and the first invocation tries again.
+                // An instance is missing here only when the node restarts; a deploy has already
+                // started one. A failure is logged, and the first invocation tries again.
                 warm.push_back(revision.clone());
             }
         }
@@ -294,8 +298,8 @@ impl Engine {
         true
     }
 
-    /// Forgets the logs and counts of functions that do not exist, such as those of failed deploys,
-    /// if `is_meant` returns true for the name.
+    /// Forgets the logs and counts of names for which `is_meant` returns true and which have no
+    /// function, for example after a failed deploy.
     pub fn forget(&self, is_meant: impl Fn(&FunctionName) -> bool) {
         let routes = self.routes.load();
         let is_gone = |name: &FunctionName| is_meant(name) && !routes.contains_key(name.as_str());
@@ -447,7 +451,7 @@ impl Invoker for Engine {
     }
 
     async fn invoke(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
-        // Boxed to keep the futures of all other nodes small.
+        // Boxed, so that the futures stay small on nodes that do not use this.
         if self.shared.watches.has_some() {
             return Box::pin(self.watched(route, invocation)).await;
         }
@@ -469,7 +473,7 @@ impl Engine {
         result
     }
 
-    /// Runs an invocation that is shown to nobody ([`Engine::watch`]).
+    /// Runs an invocation without showing it to watchers ([`Engine::watch`]).
     pub async fn run(&self, route: &Route, mut invocation: Invocation) -> Result<Reply, Fault> {
         let Some(tracer) = self.shared.config.tracer.as_deref() else {
             return self.answer(route, invocation).await.map_err(|failure| failure.fault);

@@ -11,10 +11,11 @@ pub(crate) enum Origin {
     Own,
     /// On this node if it has room, otherwise at another cell.
     Movable,
-    /// On this node, or at another cell that gets room while the invocation waits. No cell had room
-    /// when the invocation arrived.
+    /// No cell had room when the invocation arrived. It runs on this node, or at another cell that
+    /// gets room while the invocation waits.
     Waits,
-    /// On this node only. It came from another cell and goes back there if this node has no room.
+    /// On this node only. The invocation came from another cell, and returns to that cell if this
+    /// node has no room.
     Guest,
 }
 
@@ -23,8 +24,8 @@ pub(crate) struct Offer {
     pub(crate) invocation: Invocation,
     /// How often the invocation was already given to a worker that died.
     pub(crate) attempts: u8,
-    /// Whether the invocation waited in the queue of a revision that was replaced, and so keeps its
-    /// place.
+    /// Whether the invocation waited in the queue of a revision that was replaced. If so, it keeps
+    /// its place.
     pub(crate) moved: bool,
     pub(crate) origin: Origin,
 }
@@ -38,8 +39,8 @@ impl Offer {
 /// Why a revision has not answered an invocation.
 pub(crate) enum Unanswered {
     Failed(Failure),
-    /// The revision was replaced before it answered, so another revision must run the invocation.
-    /// If the revision is not closed, the reason is that the node had no memory for an instance.
+    /// Another revision must run the invocation, because this one was replaced before it answered.
+    /// If this revision is not closed, the node had no memory for an instance.
     Replaced(Box<Offer>),
     /// There is no room here, but another cell may have some. The invocation was not put into the
     /// queue.

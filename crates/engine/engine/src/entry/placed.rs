@@ -14,7 +14,8 @@ use crate::entry::routes::Routes;
 #[derive(Default)]
 pub(crate) struct Placed {
     table: ArcSwapOption<RouteTable>,
-    /// Held while the table is rebuilt, so that the last table contains the newest functions.
+    /// Held while the table is rebuilt, so that the table that is built last contains the newest
+    /// functions.
     making: Mutex<()>,
 }
 
@@ -24,7 +25,7 @@ impl Placed {
         let _making = self.making.lock();
         let routes = newest();
         let is_needed = routes.values().any(|serving| !serving.live().spec.routes().is_empty());
-        // No table is built without routes, because most nodes have none.
+        // Without routes, no table is built. Most nodes have no routes.
         if is_needed || self.table.load().is_some() {
             let table = is_needed.then(|| Arc::new(table(&routes, None)));
             self.table.store(table);
@@ -53,8 +54,8 @@ fn table(routes: &Routes, except: Option<&FunctionName>) -> RouteTable {
     let mut table = RouteTable::default();
     for (name, serving) in all {
         if let Err((rule, other)) = table.add(name, serving.live().spec.routes()) {
-            // The caller that published the function should have found this. The later routes of
-            // this function are left out as well.
+            // The caller that published the function should have found this overlap. This
+            // function's later routes are left out as well.
             tracing::error!(function = %name, path = %rule.path, %other, "another function has this route");
         }
     }

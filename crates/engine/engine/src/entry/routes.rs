@@ -12,7 +12,8 @@ use mote_spec::{Protocol, Runtime};
 
 use crate::revision::Revision;
 
-/// The revisions that serve each name. A function with one revision costs only a look-up.
+/// The revisions that serve each name. For a function with one revision, a request costs only a
+/// look-up.
 pub(crate) type Routes = HashMap<FunctionName, Serving>;
 
 /// The revisions that serve a function. Cloning is cheap.
@@ -153,7 +154,7 @@ impl Routed for Route {
         let spec = &self.revision.spec;
         let is_signed = spec.webhook.is_some();
         let takes_whole_bodies = revision.takes_whole_bodies() || is_signed;
-        let has_shim = matches!(spec.runtime, Runtime::Python | Runtime::Node);
+        let has_shim = spec.runtime == Runtime::Python || spec.runtime.is_javascript();
         let takes_websocket_messages = has_shim && spec.compat.is_none() && !takes_whole_bodies;
         let is_server = spec.runtime == Runtime::Server && spec.protocol == Protocol::Http1;
         RouteInfo {

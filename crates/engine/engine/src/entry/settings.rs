@@ -17,6 +17,10 @@ pub struct Interpreters {
     pub python: Option<Vec<String>>,
     /// Node with the shim as its last argument.
     pub node: Option<Vec<String>>,
+    /// Bun, in the same form.
+    pub bun: Option<Vec<String>>,
+    /// Deno, in the same form. Its first argument is the verb `run`.
+    pub deno: Option<Vec<String>>,
     /// `PATH` inside sandboxes.
     pub path: String,
 }
@@ -25,7 +29,7 @@ pub struct Interpreters {
 pub struct Config {
     /// The maximum number of instances of a function whose manifest sets none: the number of cores.
     pub instances_max_default: u32,
-    /// The programs that run Python and Node.
+    /// The programs that run Python and JavaScript.
     pub interpreters: Interpreters,
     /// Whether the data path may poll for the next event for up to 0.3 ms before it sleeps. Set
     /// this only on machines with more than one core.
@@ -37,7 +41,7 @@ pub struct Config {
     /// The factor by which `timeout` and `init_timeout` of each function are multiplied, at least
     /// 1.
     pub timeout_factor: u32,
-    /// Who may call functions whose manifest does not say who may; not [`Access::Unset`].
+    /// The access mode of functions whose manifest sets none; not [`Access::Unset`].
     pub access_default: Access,
     pub secrets: Secrets,
     /// Receives each line of the functions' logs; `None` keeps the lines only in memory.

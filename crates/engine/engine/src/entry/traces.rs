@@ -1,4 +1,4 @@
-//! The seam between the engine and the recording of traces.
+//! The interface between the engine and the recording of traces.
 
 use mote_core::invocation::Head;
 use mote_core::trace::TraceParent;
@@ -26,8 +26,9 @@ pub struct Recorded {
     pub parent: Option<u64>,
 }
 
-/// The beginning of an invocation's method and path. Every invocation of a node that records has
-/// one, because it is recorded also if it turns out to fail; so it needs no allocation.
+/// The beginning of an invocation's method and path. If a node records, every invocation has this
+/// text, because an invocation that turns out to fail is recorded too. For this reason, the text is
+/// kept without an allocation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MethodAndPath {
     bytes: [u8; MethodAndPath::BYTES_MAX],
@@ -87,11 +88,11 @@ pub enum Outcome<'a> {
         fault: &'a Fault,
         phases: Phases,
     },
-    /// Nobody waited for the answer any more.
+    /// The caller no longer waited for the answer.
     Left,
 }
 
-/// Ends the recording also if the caller goes away.
+/// This ends the recording even if the caller leaves.
 pub(crate) struct Traced<'a> {
     pub(crate) tracer: &'a dyn Tracer,
     pub(crate) asked: MethodAndPath,

@@ -1,4 +1,4 @@
-//! Shows the invocations of a node to somebody who develops its functions, or who records them.
+//! Shows the invocations of a node to a developer of its functions, or to a recording.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,12 +7,12 @@ use mote_core::{Fault, Invocation, Reply};
 use mote_spec::FunctionSpec;
 use parking_lot::RwLock;
 
-/// Sees each invocation of a node, whatever its trigger is. Its calls are on the path of a request, so
-/// they must not block.
+/// Sees each invocation of a node, whatever its trigger. The methods are called on the request
+/// path, so they must not block.
 pub trait Watch: Send + Sync {
-    /// Called before an invocation of a function's revision runs; may replace the body by one that it
-    /// reads along. The result is called when the answer has begun, and is dropped if nobody waits
-    /// for the answer any more. `None` if this invocation is of no interest.
+    /// Called before an invocation of a function's revision runs; may replace the body by one that
+    /// lets the watcher read along. The result is called when the answer has begun, and is dropped
+    /// if the caller no longer waits for the answer. `None` if this invocation is of no interest.
     fn begin(
         &self,
         function: &FunctionSpec,
@@ -24,7 +24,7 @@ pub trait Watch: Send + Sync {
 /// Called with the beginning of the answer, whose body it may replace in the same way.
 pub type Ended = Box<dyn FnOnce(Result<&mut Reply, &Fault>) + Send>;
 
-/// Those who see the invocations of a node. Without them, an invocation costs one load.
+/// The watchers of a node's invocations. Without watchers, each invocation costs one load.
 #[derive(Default)]
 pub(crate) struct Watches {
     has_some: AtomicBool,
@@ -59,7 +59,7 @@ impl Watches {
     }
 }
 
-/// The time for which invocations are shown. Dropping this ends it.
+/// Invocations are shown for as long as this exists.
 #[must_use]
 pub struct Watching {
     watches: Arc<Watches>,

@@ -33,8 +33,7 @@ struct Look {
 
 impl Look {
     /// The time since the last measurement. `None` if the oldest invocation is not long work, or if
-    /// it began after that measurement, because the measurement then says nothing about the
-    /// invocation.
+    /// that invocation began after the measurement, which then says nothing about it.
     fn of_long_work_ns(&self) -> Option<u64> {
         let is_whole = self.running_ns >= LONG_WORK_NS && self.span_ns <= self.running_ns;
         is_whole.then_some(self.span_ns)
@@ -111,9 +110,9 @@ fn takes_most(meters: &Mutex<HashMap<u64, ProcessorMeter>>, namespace: u64, now:
     meters.get(&namespace).is_some_and(|meter| meter.takes_most(now))
 }
 
-/// The instances that are due for a measurement, because the last one is some time ago and an
-/// invocation has run for long. If the namespace shares the node, instances without long work are
-/// included. Ends lifts whose invocation has ended.
+/// The instances that are due for a measurement: the last measurement was some time ago, and an
+/// invocation has been running for a long time. If the namespace shares the node, instances without
+/// long work are included. Also ends lifts whose invocation has ended.
 fn due_looks(pool: &mut Pool, shares: bool, now: u64) -> Vec<Look> {
     let pause_ns = if pool.background().is_some() { BACKGROUND_LOOK_NS } else { LOOK_NS };
     let mut looks = Vec::new();

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mote_core::backend::{InstanceLimits, InstanceRequest, Launch};
-use mote_spec::FunctionSpec;
 use mote_spec::name::kept;
 use mote_spec::{Platform, Runtime, SERVER_PORT};
 use mote_store::seal::SecretError;
@@ -25,13 +24,27 @@ const FISSION_CODE_LINK: &str = "/userfunc/deployarchive";
 pub(crate) const GO_PROGRAM: &str = "/packages/function";
 /// The program that runs chains. The node puts it next to the shims.
 const CHAIN_PROGRAM: &str = "/mote/chain/mote-chain";
+/// The program that compiles and runs WebAssembly. The node puts it next to the shims.
+pub const WASM_PROGRAM: &str = "/mote/wasm/mote-wasm";
+/// Bun and Deno search the folders above a file for packages. A link leads from there to the
+/// packages.
+const NODE_MODULES_LINK: &str = "/node_modules";
+/// Keep Deno from asking for new versions, from printing in colours, and from writing caches that no
+/// later start finds: the folder of the shims is read-only.
+const DENO_VARIABLES: [(&str, &str); 3] =
+    [("DENO_NO_UPDATE_CHECK", "1"), ("NO_COLOR", "1"), ("DENO_DIR", "/mote/deno")];
+/// Keep Bun from sending reports of crashes, and from writing a cache of translated files.
+const BUN_VARIABLES: [(&str, &str); 2] =
+    [("DO_NOT_TRACK", "1"), ("BUN_RUNTIME_TRANSPILER_CACHE_PATH", "0")];
 /// The folder in which functions find their secrets, one file for each.
 const SECRETS_DIR: &str = "/secrets";
 /// The path at which functions of OpenFaaS expect their secrets. A link leads from there to
 /// [`SECRETS_DIR`].
 const SECRETS_LINK: &str = "/var/openfaas/secrets";
-/// Fixes the limits up to which glibc keeps freed memory. Without these variables, it depends on
-/// the neighbouring memory whether glibc keeps freed memory or returns it, so the same work causes
+/// The folders in which programs of an image are looked up, if the image does not say.
+const IMAGE_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// These variables fix the limits up to which glibc keeps freed memory. Without them, neighbouring
+/// memory decides whether glibc keeps freed memory or returns it, so the same work causes either
 /// thousands of page faults in every call or none at all. The values are the highest that glibc
 /// chooses by itself. Other C libraries ignore the variables. See
 /// docs/decisions/0088-memory-by-need.md.
@@ -45,11 +58,13 @@ pub(crate) enum LaunchError {
     NoRuntime { runtime: &'static str },
     #[error(transparent)]
     NoSecret(#[from] SecretError),
+    #[error("the image {image} is not on this node; deploy the function again")]
+    ImageMissing { image: String },
 }
 
 /// The request for an instance of a function that is added (true) or removed (false). `None` if a
 /// prewarmed program cannot serve the function. That is the case for functions with secrets,
-/// because no other function may see these.
+/// because no other function may see the secrets, and for images, which have their own programs.
 pub(crate) fn kind(
     (revision, comes): (&Arc<Revision>, bool),
 ) -> Option<(InstanceRequest, Runtime, bool)> {
@@ -57,7 +72,8 @@ pub(crate) fn kind(
     // because it may need the function's files at that time.
     let spec = &revision.spec;
     let must_start_fresh = spec.env.keys().any(|name| is_read_at_start(spec.answered_by(), name));
-    if !spec.secret_names().is_empty() || must_start_fresh || debug_port(revision).is_some() {
+    let has_own_files = !spec.secret_names().is_empty() || spec.image.is_some();
+    if has_own_files || must_start_fresh || debug_port(revision).is_some() {
         return None;
     }
     Some((request(revision, 0).ok()?, revision.spec.answered_by(), comes))
@@ -65,39 +81,69 @@ pub(crate) fn kind(
 
 pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, LaunchError> {
     let spec = &revision.spec;
+    if let (Some(image), None) = (&spec.image, &revision.image) {
+        return Err(LaunchError::ImageMissing { image: image.shown() });
+    }
     let interpreters = &revision.shared.config.interpreters;
     let missing = || LaunchError::NoRuntime { runtime: spec.runtime.as_str() };
     let debug_port = debug_port(revision);
     let launch = match spec.answered_by() {
-        Runtime::Python => Launch::Shim { argv: interpreters.python.clone().ok_or_else(missing)? },
+        Runtime::Python => {
+            Launch::Shim { argv: interpreters.python.clone().ok_or_else(missing)?, forks: true }
+        }
         Runtime::Node => {
             let mut argv = interpreters.node.clone().ok_or_else(missing)?;
             if let Some(port) = debug_port {
                 argv.insert(1, format!("--inspect=127.0.0.1:{port}"));
             }
-            Launch::Shim { argv }
+            Launch::Shim { argv, forks: false }
+        }
+        Runtime::Bun => {
+            Launch::Shim { argv: interpreters.bun.clone().ok_or_else(missing)?, forks: false }
+        }
+        Runtime::Deno => {
+            let mut argv = interpreters.deno.clone().ok_or_else(missing)?;
+            if let Some(port) = debug_port {
+                // The first argument after the program is the verb `run`.
+                argv.insert(2, format!("--inspect=127.0.0.1:{port}"));
+            }
+            Launch::Shim { argv, forks: false }
         }
         Runtime::Go => Launch::Worker { argv: vec![GO_PROGRAM.to_owned()] },
         Runtime::Chain => Launch::Worker { argv: vec![CHAIN_PROGRAM.to_owned()] },
-        Runtime::Exec => Launch::PerInvocation { argv: program(spec) },
+        Runtime::Wasm => Launch::Shim { argv: vec![WASM_PROGRAM.to_owned()], forks: false },
+        Runtime::Rust => Launch::Worker { argv: program(revision) },
+        Runtime::Exec => Launch::PerInvocation { argv: program(revision) },
         Runtime::Server => {
-            Launch::Server { argv: spec.command.clone(), port: spec.port.unwrap_or(SERVER_PORT) }
+            Launch::Server { argv: program(revision), port: spec.port.unwrap_or(SERVER_PORT) }
         }
     };
     // Other programs receive the variables with LOAD. A Go package reads its variables before its
     // worker runs, so it gets them at the start.
     let is_started_with_all = matches!(launch, Launch::Server { .. } | Launch::Worker { .. });
     let runtime = spec.answered_by();
-    let is_given = |key: &String| is_started_with_all || is_read_at_start(runtime, key);
+    // The function's variables must come before those of its image.
+    let gets_all = is_started_with_all || revision.image.is_some();
+    let is_given = |key: &String| gets_all || is_read_at_start(runtime, key);
     let mut own: Vec<(String, String)> = spec.env.clone().into_iter().collect();
     if spec.secret_env.keys().any(is_given) {
         own.extend(secret_env(revision)?);
     }
     own.retain(|(key, _)| is_given(key));
-    let base = [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")];
+    if let Some(image) = &revision.image {
+        let missing = |(key, _): &&(String, String)| !own.iter().any(|(other, _)| other == key);
+        let more: Vec<_> = image.env.iter().filter(missing).cloned().collect();
+        own.extend(more);
+    }
+    // In an image, the home folder is that of the image's user, which the sandbox looks up.
+    let base: &[(&str, &str)] = match &revision.image {
+        Some(_) => &[("PATH", IMAGE_PATH)],
+        None => &[("PATH", &interpreters.path), ("HOME", "/tmp"), ("LANG", "C.UTF-8")],
+    };
     // If a variable occurs twice, a program takes the first value.
     let mut env: Vec<(String, String)> = base
-        .into_iter()
+        .iter()
+        .copied()
         .chain(KEEPS_MEMORY)
         .filter(|(key, _)| !own.iter().any(|(other, _)| other == key))
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
@@ -110,11 +156,23 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
         && matches!(launch, Launch::Worker { .. })
         && !spec.env.contains_key("GOMEMLIMIT")
     {
-        // With this limit, the garbage collector works harder before the kernel has to kill the
-        // instance.
+        // With this limit, the garbage collector works harder first, so the kernel rarely has to
+        // kill the instance.
         env.push(("GOMEMLIMIT".into(), (spec.limits.memory_bytes / 8 * 7).to_string()));
     }
+    let more: &[(&str, &str)] = match runtime {
+        Runtime::Bun => &BUN_VARIABLES,
+        Runtime::Deno => &DENO_VARIABLES,
+        _ => &[],
+    };
+    for (key, value) in more {
+        if !env.iter().any(|(other, _)| other == key) {
+            env.push(((*key).to_owned(), (*value).to_owned()));
+        }
+    }
     if let Launch::Server { port, .. } = launch {
+        // An image may have a port in its own environment, but calls go to this port.
+        env.retain(|(key, _)| key != "PORT");
         env.push(("PORT".into(), port.to_string()));
         env.extend(crate::instance::services_door::variable(spec, instance));
         if revision.packages_dir.is_some() {
@@ -123,9 +181,15 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
         }
     }
     let files = secret_files(revision)?;
-    let mut links = vec![(CODE_LINK.into(), CODE_DIR.into())];
+    let mut links = Vec::new();
+    if spec.image.is_none() {
+        links.push((CODE_LINK.into(), CODE_DIR.into()));
+    }
     if spec.compat == Some(Platform::Fission) {
         links.push((FISSION_CODE_LINK.into(), CODE_DIR.into()));
+    }
+    if matches!(spec.runtime, Runtime::Bun | Runtime::Deno) {
+        links.push((NODE_MODULES_LINK.into(), Path::new(PACKAGES_DIR).join("node_modules")));
     }
     if !files.is_empty() {
         links.push((SECRETS_LINK.into(), SECRETS_DIR.into()));
@@ -134,6 +198,7 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
         instance,
         label: revision.label(),
         code_dir: revision.code_dir.clone(),
+        image: revision.image.as_ref().map(|image| image.root.clone()),
         packages_dir: revision.packages_dir.clone(),
         launch,
         env,
@@ -143,7 +208,7 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
             pids: spec.limits.pids,
             disk_bytes: spec.limits.disk_bytes,
         },
-        shows_memory: spec.runtime != Runtime::Node,
+        shows_memory: !spec.runtime.is_javascript(),
         writable_code: spec.writable,
         egress: spec.doors(),
         links,
@@ -155,9 +220,16 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
 /// The port on which a debugger can attach to an instance. Each is the usual port of its language.
 pub(crate) fn debug_port(revision: &Revision) -> Option<u16> {
     match revision.spec.answered_by() {
-        Runtime::Node => Some(9229),
+        Runtime::Node | Runtime::Deno => Some(9229),
         Runtime::Python => Some(5678),
-        Runtime::Go | Runtime::Exec | Runtime::Server | Runtime::Chain => None,
+        // Bun speaks another protocol than the debuggers of editors.
+        Runtime::Bun
+        | Runtime::Go
+        | Runtime::Rust
+        | Runtime::Exec
+        | Runtime::Server
+        | Runtime::Chain
+        | Runtime::Wasm => None,
     }
     .filter(|_| revision.shared.config.inspect)
 }
@@ -165,7 +237,7 @@ pub(crate) fn debug_port(revision: &Revision) -> Option<u16> {
 /// Whether the interpreter of a runtime reads a variable only when it starts, so that setting the
 /// variable later has no effect. `PYTHONPATH`, `NODE_PATH` and `TZ` do not count, because the
 /// workers apply them when they load a function. `PYTHONUNBUFFERED` and `PYTHONDONTWRITEBYTECODE`
-/// do not count either, because the workers always behave as these request.
+/// do not count either, because the workers always behave as if these were set.
 fn is_read_at_start(runtime: Runtime, name: &str) -> bool {
     const APPLIED: [&str; 6] = [
         "PYTHONPATH",
@@ -179,17 +251,32 @@ fn is_read_at_start(runtime: Runtime, name: &str) -> bool {
     let prefixes: &[&str] = match runtime {
         Runtime::Python => &["PYTHON"],
         Runtime::Node => &["NODE_", "UV_"],
-        Runtime::Go | Runtime::Exec | Runtime::Server | Runtime::Chain => return false,
+        Runtime::Bun => &["BUN_", "NODE_"],
+        Runtime::Deno => &["DENO_", "V8_", "NODE_"],
+        Runtime::Go
+        | Runtime::Rust
+        | Runtime::Exec
+        | Runtime::Server
+        | Runtime::Chain
+        | Runtime::Wasm => {
+            return false;
+        }
     };
     let begins = |all: &[&str]| all.iter().any(|prefix| name.starts_with(prefix));
     (name == "LANG" || begins(prefixes) || begins(&OF_LIBRARIES)) && !APPLIED.contains(&name)
 }
 
-/// The program that runs once per call: the manifest's command, or the program that the deploy
-/// built.
-pub(crate) fn program(spec: &FunctionSpec) -> Vec<String> {
-    match spec.runtime {
-        Runtime::Go => vec![GO_PROGRAM.to_owned()],
+/// The program of a function, with its arguments: the manifest's command, the command of the image,
+/// or the program that the deploy built.
+pub(crate) fn program(revision: &Revision) -> Vec<String> {
+    let spec = &revision.spec;
+    match (&revision.image, spec.runtime) {
+        (_, Runtime::Go) => vec![GO_PROGRAM.to_owned()],
+        (Some(image), _) if spec.command.is_empty() => {
+            let own = spec.image.as_ref().and_then(|image| image.arguments.as_ref());
+            let arguments = own.unwrap_or(&image.arguments);
+            image.entry_point.iter().chain(arguments).cloned().collect()
+        }
         _ => spec.command.clone(),
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod services_door;
 pub(crate) mod worker_log;
 
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,15 +26,16 @@ use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
 use mote_pool::{NewInstance, Why};
 use mote_spec::{
     CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
-    CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Protocol, Runtime,
+    CONCURRENCY_DEFAULT_RUST, CONCURRENCY_DEFAULT_SERVER, CONCURRENCY_DEFAULT_WASM, FunctionSpec,
+    Protocol, Runtime,
 };
-use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 
 use crate::entry::offer::Unanswered;
 use crate::instance::launch::{CODE_DIR, LaunchError, PACKAGES_DIR, program, request, secret_env};
 use crate::instance::worker_log::InstanceLog;
 use crate::ledger::Reservation;
+use crate::link::action_image;
 use crate::link::server_link::ServerLink;
 use crate::link::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
 use crate::revision::Revision;
@@ -54,8 +56,8 @@ enum StartFailure {
     Launch(#[from] LaunchError),
     #[error("did not become ready in {0} ms")]
     TimedOut(u64),
-    #[error("nothing listens on $PORT ({port}) after {waited_ms} ms{}", elsewhere(listening))]
-    NotListening { port: u16, waited_ms: u64, listening: Vec<u16> },
+    #[error("nothing listens on $PORT ({port}) after {waited_ms} ms{}", elsewhere(listening, *is_image))]
+    NotListening { port: u16, waited_ms: u64, listening: Vec<u16>, is_image: bool },
     #[error("worker ended before it was ready ({0})")]
     Ended(String),
     /// A prewarmed program ended before it was ready, which may not be the function's fault.
@@ -69,9 +71,21 @@ enum StartFailure {
     Socket(#[from] std::io::Error),
 }
 
-/// Says on which other ports a server listens, and what to do about that.
-fn elsewhere(ports: &[u16]) -> String {
+/// Resolves when a server accepts connections and, if it runs an action, has been told which one.
+async fn serves(link: &Arc<ServerLink>, spec: &FunctionSpec) -> std::io::Result<()> {
+    link.wait_ready().await?;
+    if action_image::is_meant(spec) { action_image::init(link, spec).await } else { Ok(()) }
+}
+
+/// Says on which other ports a server listens, and what its owner can do about that.
+fn elsewhere(ports: &[u16], is_image: bool) -> String {
     match ports {
+        [] if is_image => {
+            "; a server must listen there before that time, or [limits] init_timeout must be longer. \
+             An entry script of the image that starts itself again as another user does not end: \
+             set command to the program that it starts"
+                .to_owned()
+        }
         [] => {
             "; a server must listen there before that time, or [limits] init_timeout must be longer"
                 .to_owned()
@@ -113,7 +127,7 @@ pub(crate) async fn start(
     let mut reservation = Some(reservation);
     let mut result = ready(&revision, birth, &mut reservation).await;
     for _ in 0..DIED_PREWARMED_MAX {
-        // As far as the node can tell, the function did not cause this failure.
+        // As far as the node can tell, this failure is not the function's fault.
         if let Err(StartFailure::DiedPrewarmed(_)) = result {
             result = ready(&revision, birth, &mut reservation).await;
         }
@@ -151,7 +165,7 @@ fn silent_server(
     }
     let doors = spec.doors();
     listening.retain(|port| !doors.iter().any(|door| door.port == *port));
-    StartFailure::NotListening { port, waited_ms, listening }
+    StartFailure::NotListening { port, waited_ms, listening, is_image: spec.image.is_some() }
 }
 
 fn held(room: &mut Option<Reservation>) -> Reservation {
@@ -194,7 +208,7 @@ async fn ready(
             let link = Arc::new(ServerLink::new(channel, revision.spec.protocol)?);
             let mut exited = control.exited();
             let failure = tokio::select! {
-                result = link.wait_ready() => result.err().map(StartFailure::from),
+                result = serves(&link, &revision.spec) => result.err().map(StartFailure::from),
                 exit = &mut exited => return Err(ended(exit)),
                 () = tokio::time::sleep(limit) => {
                     Some(silent_server(
@@ -224,14 +238,14 @@ async fn ready(
             });
         }
         Launch::Shim { .. } | Launch::Worker { .. } | Launch::PerInvocation { .. } => {
-            let mut connection = Connection::new(stream(channel)?);
+            let mut connection = Connection::new(stream(channel)?)?;
             let handshake =
                 tokio::time::timeout(limit, handshake(revision, instance, &mut connection));
             let ready = match handshake.await {
                 Ok(Ok(ready)) => ready,
                 Ok(Err(StartFailure::Ended(_))) => {
-                    // The exit status of the worker explains more than the fact that it was killed,
-                    // so the exit is awaited before the kill.
+                    // The worker's own exit status explains more than a kill would, so wait for the
+                    // exit before killing.
                     let mut exited = control.exited();
                     let last_word = tokio::time::timeout(EXIT_GRACE, &mut exited).await;
                     control.kill();
@@ -293,14 +307,16 @@ async fn handshake(
         packages_dir: revision.packages_dir.as_ref().map(|_| PACKAGES_DIR.into()),
         entry: spec.entry.clone(),
         concurrency: spec.limits.concurrency.or(match answered_by {
-            Runtime::Node => Some(CONCURRENCY_DEFAULT_NODE),
+            Runtime::Node | Runtime::Bun | Runtime::Deno => Some(CONCURRENCY_DEFAULT_NODE),
             Runtime::Go => Some(CONCURRENCY_DEFAULT_GO),
             Runtime::Exec => Some(CONCURRENCY_DEFAULT_EXEC),
+            Runtime::Wasm => Some(CONCURRENCY_DEFAULT_WASM),
+            Runtime::Rust => Some(CONCURRENCY_DEFAULT_RUST),
             Runtime::Python | Runtime::Server | Runtime::Chain => None,
         }),
         env,
         memory_bytes: Some(spec.limits.memory_bytes),
-        command: if answered_by == Runtime::Exec { program(spec) } else { Vec::new() },
+        command: if answered_by == Runtime::Exec { program(revision) } else { Vec::new() },
         compat: spec.compat,
         template: spec.template.clone(),
         services: services(&revision.spec, revision.shared.services.get()),
@@ -332,8 +348,8 @@ async fn handshake(
                 for line in error.trace.lines().take(TRACE_LINES_MAX) {
                     revision.log.platform(LogLevel::Error, revision.number, instance, line);
                 }
-                // This is also the text of the backend's error for a program that it cannot
-                // execute. Here, the worker has looked up the program before it runs anything.
+                // The backend reports a program that it cannot execute with the same text. Here,
+                // the worker looks up the program before it runs anything.
                 let text = match error.kind.as_str() {
                     "Exec" => format!("{}: cannot execute {}", revision.label(), error.message),
                     // The file and the line are more useful than the kind of the error.
@@ -350,9 +366,13 @@ async fn handshake(
 /// The services among `all` to which a worker of this function may send requests.
 fn services(spec: &FunctionSpec, all: Option<&Arc<dyn Services>>) -> Vec<String> {
     match spec.answered_by() {
-        Runtime::Python | Runtime::Node | Runtime::Go => {
-            all.map(|all| all.announced()).unwrap_or_default()
-        }
+        Runtime::Python
+        | Runtime::Node
+        | Runtime::Bun
+        | Runtime::Deno
+        | Runtime::Go
+        | Runtime::Rust
+        | Runtime::Wasm => all.map(|all| all.announced()).unwrap_or_default(),
         Runtime::Chain => all.map(|all| all.announced_to_chains()).unwrap_or_default(),
         Runtime::Exec | Runtime::Server => Vec::new(),
     }
@@ -380,8 +400,8 @@ fn enlist(
     let mut follow_ups: Vec<FollowUp> = Vec::new();
     let has_neighbours = revision.has_neighbours(now);
     let mut pool = revision.pool.lock();
-    // This is not done earlier, because on a machine that is always busy, an instance in the
-    // background would never become ready.
+    // An instance enters the background only now. On a machine that is always busy, it would
+    // otherwise never become ready.
     if pool.background().is_some() && has_neighbours {
         control.set_background(true);
     } else if pool.background().is_some() {
@@ -396,8 +416,6 @@ fn enlist(
         Instance::new(link, control, reservation, ready.shape, why, times, place);
     ready_instance.takes_requests =
         !services(&revision.spec, revision.shared.services.get()).is_empty();
-    // With a smaller share of the processor, polling would use up the share.
-    ready_instance.may_poll = revision.spec.limits.cpu_millis.is_none_or(|millis| millis >= 1_000);
     let key = pool.add_ready(
         NewInstance {
             number: instance,
@@ -577,7 +595,7 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
 }
 
 fn stream(fd: OwnedFd) -> std::io::Result<UnixStream> {
-    let stream = std::os::unix::net::UnixStream::from(fd);
+    let stream = UnixStream::from(fd);
     stream.set_nonblocking(true)?;
-    UnixStream::from_std(stream)
+    Ok(stream)
 }

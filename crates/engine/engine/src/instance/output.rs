@@ -15,12 +15,12 @@ use crate::revision::Revision;
 use crate::revision::logs::{LogLevel, LogSource};
 use mote_process::clock::now_ns;
 
-/// The maximum number of bytes that are taken as one line: more than the log keeps of it, so that the
-/// log sees that the line is cut off. The rest is skipped.
+/// The maximum number of bytes that are taken as one line: more than the log keeps of a line, so
+/// that the log notices that it cut the line off. The rest is skipped.
 const LINE_BYTES_MAX: u64 = (8 << 10) + 256;
 const BUFFER_BYTES: usize = 8 << 10;
-/// How long an invocation must be alone in its instance, so that a line cannot be of an earlier one.
-/// The node usually reads a line within a millisecond.
+/// How long an invocation must have been alone in its instance, so that a line cannot come from an
+/// earlier one. The node usually reads a line within a millisecond.
 const ALONE_NS: u64 = 100_000_000;
 
 /// Reads the output of an instance until the pipe closes. Reading is bounded: one line at a time,
@@ -30,7 +30,7 @@ pub(crate) async fn read(revision: Arc<Revision>, instance: u64, output: OwnedFd
     let Ok(receiver) = pipe::Receiver::from_owned_fd(output) else { return };
     let mut reader = BufReader::with_capacity(BUFFER_BYTES, receiver);
     let (to, number) = (revision.log.clone(), revision.number);
-    // A process that nobody ends must not keep the revision.
+    // A process that nobody ends must not keep the revision alive.
     let revision = Arc::downgrade(&{ revision });
     let log = InstanceLog { to: &to, revision: number, instance };
     let mut line = Vec::new();

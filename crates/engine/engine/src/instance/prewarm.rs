@@ -17,10 +17,15 @@ use mote_process::clock::now_ns;
 /// The memory of a prewarmed Python interpreter with its shim loaded. The value is a generous
 /// estimate from measurements.
 const PYTHON_BYTES: u64 = 16 << 20;
-/// The same for Node.
+/// The same estimate for a prewarmed Node interpreter.
 const NODE_BYTES: u64 = 64 << 20;
+/// The same estimate for a prewarmed Bun, and for a prewarmed Deno.
+const BUN_BYTES: u64 = 48 << 20;
+const DENO_BYTES: u64 = 64 << 20;
 /// The memory of a sandbox whose pid 1 runs a program for each invocation. It needs very little.
 const EXEC_BYTES: u64 = 4 << 20;
+/// The memory of `mote-wasm` before it has loaded a function.
+const WASM_BYTES: u64 = 8 << 20;
 /// The pause between two checks. Checks are needed while more than one program of a kind is kept,
 /// or while the node has no room for a wanted program.
 const LOOK: Duration = Duration::from_secs(30);
@@ -117,7 +122,10 @@ impl State {
             let memory_bytes = match runtime {
                 Runtime::Python | Runtime::Server => PYTHON_BYTES,
                 Runtime::Node => NODE_BYTES,
-                Runtime::Exec | Runtime::Go | Runtime::Chain => EXEC_BYTES,
+                Runtime::Bun => BUN_BYTES,
+                Runtime::Deno => DENO_BYTES,
+                Runtime::Wasm => WASM_BYTES,
+                Runtime::Exec | Runtime::Go | Runtime::Rust | Runtime::Chain => EXEC_BYTES,
             };
             let mut like = request.clone();
             // An interpreter needs more memory to start than to wait, and how much more depends on

@@ -30,8 +30,8 @@ impl Program {
     }
 }
 
-/// Starts a program with the code, the packages and the variables of a revision. It counts as none of
-/// its instances.
+/// Starts a program with the code, the packages and the variables of a revision. The program does
+/// not count as an instance of the revision.
 pub(crate) async fn start(revision: &Arc<Revision>, argv: Vec<String>) -> Result<Program, String> {
     let instance = revision.shared.next_instance();
     let mut request = request(revision, instance).map_err(|error| error_chain(&error))?;

@@ -36,7 +36,7 @@ impl Requests {
         self.reads.get_or_insert_with(|| Arc::new(Semaphore::new(READS_MAX))).clone()
     }
 
-    /// The guards of calls that belong to no invocation.
+    /// The guards of calls outside any invocation.
     pub(crate) fn calls(&mut self) -> &mut Vec<CallGuard> {
         &mut self.calls
     }

@@ -3,8 +3,8 @@
 //! The task of a worker's connection reads the requests, counts them against the worker's limits
 //! while it holds the pool's lock, and begins them after it has released the lock. An answer that
 //! is available at once is written at once. For any other request, a task waits for the answer.
-//! Answers leave through the bytes of the instance like all frames, and wait while too many of
-//! these are unwritten.
+//! Like all frames, answers leave through the outgoing bytes of the instance, and wait while too
+//! many of those are unwritten.
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -30,7 +30,7 @@ pub(crate) struct Admitted {
     deadline_ns: u64,
     chain: Option<Arc<Chain>>,
     asked: Asked,
-    /// Resolves when nobody waits for the call any more.
+    /// Resolves when the caller no longer waits for the call.
     stopped: Option<oneshot::Receiver<()>>,
     reads: Option<Arc<Semaphore>>,
 }

@@ -1,7 +1,7 @@
 //! Carries a streamed answer from a worker's socket to the front that sends it to the caller.
 //!
 //! The worker may have only a window of bytes under way. Bytes that the front takes are credited to
-//! the worker. A slow client therefore slows only its own stream, and memory stays bounded.
+//! the worker. So a slow client slows only its own stream, and memory stays bounded.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -17,9 +17,9 @@ pub(crate) type OnTaken = Box<dyn Fn(Taken) + Send + Sync>;
 
 /// What the reading end did.
 pub(crate) enum Taken {
-    /// It took this many bytes.
+    /// The reading end took this many bytes.
     Bytes(u32),
-    /// It was dropped before the end of the answer.
+    /// The reading end was dropped before the end of the answer.
     Dropped,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct AnswerSink(Arc<Mutex<State>>);
 pub(crate) struct AnswerSource {
     state: Arc<Mutex<State>>,
     on_taken: OnTaken,
-    /// How many bytes at the beginning give the worker no credit.
+    /// How many bytes at the beginning earn the worker no credit.
     inline: usize,
     done: bool,
 }

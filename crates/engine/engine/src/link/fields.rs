@@ -8,8 +8,8 @@ const FIELDS_MAX: usize = 128;
 /// The maximum length of a request's header block.
 const FIELDS_BYTES_MAX: usize = 64 << 10;
 
-/// Checks the fields of a header block from a worker, and passes on those that are not reserved for
-/// a front.
+/// Checks the fields of a header block from a worker, and passes on the fields that are not
+/// reserved for a front.
 pub fn for_each_field(
     block: &[u8],
     mut take: impl FnMut(&[u8], &[u8]),

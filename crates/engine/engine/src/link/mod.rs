@@ -1,6 +1,7 @@
 //! The connections to the programs that answer inside a sandbox: workers that speak the worker
 //! protocol, and servers that speak HTTP.
 
+pub(crate) mod action_image;
 pub(crate) mod body_channel;
 pub mod fields;
 pub(crate) mod server;

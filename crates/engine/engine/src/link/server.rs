@@ -3,12 +3,13 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::Incoming;
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::fault::error_chain;
-use mote_core::invocation::headers;
+use mote_core::invocation::{Head, headers};
 use mote_core::{Fault, Invocation, Reply};
 
 use crate::entry::offer::Unanswered;
@@ -20,27 +21,57 @@ use mote_process::clock::now_ns;
 
 /// An answer of up to this length is read whole before its head is passed on.
 const WHOLE_BYTES_MAX: u64 = 64 << 10;
+/// How long the end of a server may take to become known after its connections broke.
+const DEATH_GRACE: Duration = Duration::from_millis(500);
 
 /// Serves one invocation over HTTP/1.1.
 pub(crate) async fn exchange(place: Place, link: Arc<ServerLink>, invocation: Invocation) {
     if link.h2().is_some() {
         return match link.perform_h2(invocation).await {
             Ok(response) => answer(place, link.clone(), response, None).await,
-            Err(fault) => place.reply(Err(fault)),
+            Err(fault) => broken(place, fault).await,
         };
     }
-    match perform(&link, invocation).await {
+    match perform(&link, &invocation.head, invocation.body).await {
         Ok((response, connection)) => answer(place, link, response, Some(connection)).await,
-        Err(fault) => place.reply(Err(fault)),
+        Err(fault) => broken(place, fault).await,
     }
+}
+
+/// Fails an exchange whose connection broke. If it broke because the server has died, the end of the
+/// instance decides what becomes of the invocation, and aborts this task.
+pub(crate) async fn broken(place: Place, fault: Fault) {
+    tokio::time::sleep(DEATH_GRACE).await;
+    place.reply(Err(fault));
+}
+
+/// Sends a request that is not an invocation, and reads the whole answer.
+pub(crate) async fn whole(
+    link: &Arc<ServerLink>,
+    head: &Head,
+    body: Body,
+    limit_bytes: u64,
+) -> Result<(u16, Bytes), Fault> {
+    let (response, connection) = perform(link, head, body).await?;
+    let status = response.status().as_u16();
+    let length = hyper::body::Body::size_hint(response.body()).exact();
+    let source = ServerAnswer {
+        incoming: response.into_body(),
+        connection: Some(connection),
+        link: link.clone(),
+        trailers: Bytes::new(),
+        place: None,
+    };
+    let body = Body::Stream { source: Box::new(source), length };
+    let bytes = body.collect(limit_bytes).await.map_err(|error| bad("reply", &error))?;
+    Ok((status, bytes))
 }
 
 async fn perform(
     link: &ServerLink,
-    invocation: Invocation,
+    head: &Head,
+    mut body: Body,
 ) -> Result<(hyper::Response<Incoming>, Connection), Fault> {
-    let head = invocation.head;
-    let mut body = invocation.body;
     let repeatable = matches!(body, Body::Empty | Body::Whole(_));
     let mut attempt = 0;
     loop {
@@ -56,7 +87,7 @@ async fn perform(
             Body::Whole(bytes) => Body::Whole(bytes.clone()),
             Body::Stream { .. } => std::mem::take(&mut body),
         };
-        let request = request(&head, this_body).map_err(|error| bad("request", &error))?;
+        let request = request(head, this_body).map_err(|error| bad("request", &error))?;
         connection.meter.begin();
         match connection.sender.send_request(request).await {
             Ok(response) => {
@@ -76,7 +107,7 @@ async fn perform(
 }
 
 pub(crate) fn request(
-    head: &mote_core::invocation::Head,
+    head: &Head,
     body: Body,
 ) -> Result<hyper::Request<RequestBody>, hyper::http::Error> {
     let mut target = BytesMut::from(head.path());
@@ -121,8 +152,8 @@ pub(crate) async fn answer(
         connection,
         link,
         trailers: Bytes::new(),
-        // A streamed answer keeps `place`, and the stream ends when that answer is dropped. For an
-        // answer that is already complete, the code below ends the stream.
+        // A streamed answer keeps `place`, and the stream ends when that answer is dropped. If the
+        // answer is already complete, the code below ends the stream.
         place: (!whole).then(|| place.clone()),
     };
     let mut body = Body::Stream { source: Box::new(source), length };
@@ -130,7 +161,7 @@ pub(crate) async fn answer(
         body = match body.collect(WHOLE_BYTES_MAX).await {
             Ok(bytes) => Body::whole(bytes),
             Err(_) => {
-                place.reply(Err(Fault::BadReply { message: "reply ended early".into() }));
+                broken(place, Fault::BadReply { message: "reply ended early".into() }).await;
                 return;
             }
         };
@@ -152,6 +183,10 @@ impl Place {
         Self { revision, key, stream, serial }
     }
 
+    pub(crate) fn revision(&self) -> &Revision {
+        &self.revision
+    }
+
     pub(crate) fn reply(&self, result: Result<Reply, Fault>) {
         if let Some((sender, phases)) = self.take() {
             let failed = |fault| Unanswered::failed(fault, phases, now_ns());
@@ -165,7 +200,7 @@ impl Place {
         if let Some((sender, mut phases)) = self.take() {
             phases.answered_ns = now_ns();
             // A server does not report when its handler was entered, so all of the time counts as
-            // the server's.
+            // time in the handler.
             phases.entered_ns = phases.sent_ns;
             phases.returned_ns = phases.answered_ns;
             {
@@ -186,7 +221,7 @@ impl Place {
         let mut pool = self.revision.pool.lock();
         let (streams, _) = pool.worker_mut(self.key)?.parts();
         let stream = streams.get_mut_if(self.stream, self.serial)?;
-        // From here on, the stream ends when the body is dropped, and no longer by an abort.
+        // From here on, dropping the body ends the stream, and an abort no longer does.
         stream.task = None;
         stream.phases.entered_ns = stream.phases.sent_ns;
         Some((stream.reply.take()?, stream.phases))

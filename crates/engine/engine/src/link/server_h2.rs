@@ -61,8 +61,8 @@ impl H2Link {
             .handshake(io);
         let (sender, driver) = handshake.await.map_err(io::Error::other)?;
         tokio::spawn(async move {
-            // The callers that wait for answers receive the error. Here, the error only ends the
-            // task.
+            // The callers that wait for answers receive the error themselves. Here, it only ends
+            // the task.
             let _ = driver.await;
         });
         *self.meter.lock() = Some(meter);

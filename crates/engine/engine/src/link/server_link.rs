@@ -107,7 +107,7 @@ impl ServerLink {
         let (io, meter) = self.open().await?;
         let (sender, driver) = client().handshake(io).await.map_err(io::Error::other)?;
         tokio::spawn(async move {
-            // The caller that waits for the answer receives the error. Here, the error only ends
+            // The caller that waits for the answer receives the error itself. Here, it only ends
             // the task.
             let _ = driver.await;
         });
@@ -146,8 +146,8 @@ impl ServerLink {
 
     /// Asks the server to end (SIGTERM). Returns whether the order could be sent.
     pub(crate) fn terminate(&self) -> bool {
-        // The order has no answer, so it may be sent between a question and its answer. Nobody
-        // waits here for room in the channel, so the kernel reports at once whether there is room.
+        // The order has no answer, so it may be sent between a question and its answer. Sending
+        // does not wait for room in the channel: the kernel reports at once whether there is room.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         rustix::net::send(&self.channel, &[ServerOrder::Terminate as u8], flags).is_ok()
     }

@@ -16,19 +16,20 @@ use tokio::net::TcpStream;
 /// The number of bytes that a server may send before the head of its answer is complete, including
 /// `1xx` answers.
 const HEAD_BYTES_MAX: usize = HEADERS_BYTES_MAX + HEAD_READ_BYTES;
-/// The number of bytes of one read while a head is awaited. All of them are parsed at once: a
-/// hundred `1xx` answers, or 0.2 ms of a chunk's size after the head.
+/// The number of bytes of one read while a head is awaited. All of them are parsed at once. They
+/// may hold a hundred `1xx` answers, or the size of a chunk after the head, whose parsing takes 0.2
+/// ms.
 const HEAD_READ_BYTES: usize = 4 << 10;
-/// The number of bytes that a server may send without any content of its answer among them. Such
+/// The number of bytes in a row that a server may send without any content of its answer. Such
 /// bytes are the sizes and extensions of chunks, and trailers. The limit is larger than what is
 /// read ahead for a caller that takes nothing.
 const SILENT_BYTES_MAX: usize = 512 << 10;
-/// A parsed byte uses as much of a turn as this many bytes that are only copied.
+/// A byte that is parsed uses as much of a turn as this many bytes that are only copied.
 const PARSE_WEIGHT: usize = 4;
 /// The number of bytes of one read while content arrives in an answer of unknown length, which
 /// usually has chunks. All of them are parsed at once, and each byte of a chunk's size takes 50 ns.
 const CONTENT_READ_BYTES: usize = 8 << 10;
-/// The same number while no content arrives. Parsing then takes at most 0.1 ms.
+/// The number of bytes of one read while no content arrives. Parsing then takes at most 0.1 ms.
 const SILENT_READ_BYTES: usize = 2 << 10;
 /// The weight of a parsed byte in such a read, like [`PARSE_WEIGHT`]. One read uses a whole turn.
 const SILENT_WEIGHT: usize = TURN_BYTES_MAX / SILENT_READ_BYTES;
@@ -49,8 +50,8 @@ impl Meter {
     }
 
     pub(crate) fn head_came(&self, is_open_ended: bool) {
-        // If the head is open-ended, later bytes do not count as content until some have been
-        // taken.
+        // If the length of the answer is unknown, later bytes do not count as content until some
+        // content has been taken.
         self.silent_bytes.store(is_open_ended.into(), Ordering::Relaxed);
         self.is_open_ended.store(is_open_ended, Ordering::Relaxed);
         self.awaits_head.store(false, Ordering::Relaxed);

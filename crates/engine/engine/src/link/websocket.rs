@@ -151,8 +151,8 @@ impl BodySource for FromFunction {
                     return Poll::Ready(Some(Ok(bytes.freeze())));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // If a function ends its process, the connection is reset. For the client, this is
-                // an end like any other.
+                // If a function ends its process, the connection is reset. To the client, the reset
+                // is an end like any other.
                 Err(_) => return Poll::Ready(None),
             }
         }

@@ -4,8 +4,11 @@
 //! begins streams while it holds the lock once, and writes all gathered bytes with one call. Code
 //! that adds bytes wakes the task.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -19,8 +22,8 @@ use mote_core::wire::{
 };
 use mote_core::{Fault, InvocationId, Reply};
 use mote_pool::Instance as _;
-use tokio::io::{AsyncReadExt, AsyncWrite};
-use tokio::net::UnixStream;
+use mote_process::quiet_socket::{QuietSocket, Read};
+use mote_spec::Runtime;
 
 use crate::entry::offer::Unanswered;
 use crate::instance::requests::{self, Admitted};
@@ -30,20 +33,25 @@ use crate::revision::Revision;
 use crate::revision::logs::{LogLevel, LogSource};
 use crate::revision::pool::{
     FollowUp, Link, Pending, Pool, cancel, end_stream, owe, pay, stream_number, stream_slot,
-    wake_bodies, work_ahead_ns,
+    wake_bodies, work_ahead_ns, written,
 };
+use crate::thread::nearby::Nearby;
 use crate::thread::threads::Answers;
 use mote_process::clock::now_ns;
 
 const READ_BYTES: usize = 64 << 10;
+thread_local! {
+    // Nothing stays in the buffer between reads, so all connections of a thread share it.
+    static READ: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
 /// If a write buffer has grown beyond this size, it is released when it is empty.
 const KEEP_BYTES: usize = 256 << 10;
 /// When this many bytes are gathered, they are written without waiting for more.
 const GATHER_BYTES: usize = 8 << 10;
 /// If a worker has at least this much work, in nanoseconds, gathering more bytes does not delay it.
 const GATHER_WORK_NS: u64 = 50_000;
-/// How many frames that end an invocation count as one item of a turn. There are only as many as
-/// callers that wait for them, and delivering one is less work than what its caller has to do.
+/// How many frames that end an invocation count as one item of a turn. There are never more such
+/// frames than waiting callers, and delivering one is less work than its caller then has to do.
 const ENDS_PER_ITEM: u32 = 8;
 /// The maximum number of lines that are kept from the trace of an ERROR frame.
 pub(crate) const TRACE_LINES_MAX: usize = 200;
@@ -62,7 +70,7 @@ pub(crate) enum LinkEnd {
 
 /// The socket and its buffers.
 pub(crate) struct Connection {
-    stream: UnixStream,
+    socket: QuietSocket<UnixStream>,
     input: BytesMut,
     writing: Vec<u8>,
     written: usize,
@@ -74,15 +82,19 @@ pub(crate) struct Connection {
     gathered: usize,
     /// Whether `input` may hold whole frames for which the last turn had no room.
     unserved: bool,
+    nearby: Option<Nearby>,
+    /// Whether the bytes being written wake a worker that has nothing to do.
+    wakes: bool,
     lines: LineBudget,
     /// The answers of a batch. The list is empty between batches and is kept for its capacity.
     answers: Answers,
 }
 
 impl Connection {
-    pub(crate) fn new(stream: UnixStream) -> Self {
-        Self {
-            stream,
+    /// Uses a nonblocking socket. Call this in the runtime of the thread that will serve it.
+    pub(crate) fn new(socket: UnixStream) -> io::Result<Self> {
+        Ok(Self {
+            socket: QuietSocket::new(socket)?,
             input: BytesMut::new(),
             writing: Vec::new(),
             written: 0,
@@ -90,9 +102,23 @@ impl Connection {
             reached: 0,
             gathered: 0,
             unserved: false,
+            nearby: None,
+            wakes: false,
             lines: LineBudget::default(),
             answers: Vec::new(),
-        }
+        })
+    }
+
+    /// Adds what has arrived to `input`, and returns how many bytes this was: 0 at the end.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let Self { socket, input, .. } = self;
+        READ.with_borrow_mut(|buffer| {
+            socket.poll_read(cx, |mut socket| {
+                let count = socket.read(buffer)?;
+                input.extend_from_slice(&buffer[..count]);
+                Ok(Read { result: count, emptied: count < READ_BYTES })
+            })
+        })
     }
 
     /// Reads the next frame, during the handshake only. Lets other tasks run when `turn` is over.
@@ -111,8 +137,7 @@ impl Connection {
                 self.unserved = true;
                 return Ok((header, payload));
             }
-            self.input.reserve(READ_BYTES);
-            if self.stream.read_buf(&mut self.input).await? == 0 {
+            if poll_fn(|cx| self.poll_read(cx)).await? == 0 {
                 return Err(LinkEnd::Closed);
             }
         }
@@ -120,7 +145,12 @@ impl Connection {
 
     /// Writes all bytes, during the handshake only.
     pub(crate) async fn write_all(&mut self, bytes: &[u8]) -> Result<(), LinkEnd> {
-        tokio::io::AsyncWriteExt::write_all(&mut self.stream, bytes).await?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let write = |mut socket: &UnixStream| socket.write(rest);
+            let count = poll_fn(|cx| self.socket.poll_write(cx, write)).await?;
+            rest = &rest[count..];
+        }
         Ok(())
     }
 
@@ -139,6 +169,14 @@ impl Connection {
         key: usize,
         instance: u64,
     ) -> (LinkEnd, u64) {
+        // In programs of other languages, another thread than the first one reads the invocations.
+        let is_interpreted = matches!(
+            revision.spec.answered_by(),
+            Runtime::Python | Runtime::Node | Runtime::Bun | Runtime::Deno
+        );
+        let control =
+            revision.pool.lock().worker_mut(key).map(|worker| worker.instance().control.clone());
+        self.nearby = control.filter(|_| is_interpreted).and_then(|control| Nearby::new(&*control));
         let end = std::future::poll_fn(|cx| self.poll(cx, revision, key)).await;
         tell_rest(&self.lines, revision.log_of(instance));
         (end, self.reached)
@@ -167,8 +205,7 @@ impl Connection {
         let mut turn = Turn::new();
         loop {
             if !self.unserved {
-                self.input.reserve(READ_BYTES);
-                match pin!(self.stream.read_buf(&mut self.input)).poll(cx) {
+                match self.poll_read(cx) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
                     Poll::Ready(Ok(0)) => return Poll::Ready(LinkEnd::Closed),
@@ -232,6 +269,7 @@ impl Connection {
                 pay(worker);
                 let has_work = work_ahead_ns(worker) >= GATHER_WORK_NS;
                 let given = worker.given();
+                let was_idle = written(worker) == 0;
                 let instance = worker.instance_mut();
                 let was_full = instance.is_full();
                 let Link::Frames { out, waker } = &mut instance.link else {
@@ -257,6 +295,7 @@ impl Connection {
                 }
                 self.gathered = 0;
                 std::mem::swap(out, &mut self.writing);
+                self.wakes = was_idle;
                 instance.has_written();
                 self.writing_to = given;
                 if was_full {
@@ -268,7 +307,20 @@ impl Connection {
                 }
             }
             let rest = &self.writing[self.written..];
-            match Pin::new(&mut self.stream).poll_write(cx, rest) {
+            let mut write = || self.socket.poll_write(cx, |mut socket| socket.write(rest));
+            let alone = std::mem::take(&mut self.wakes) && revision.shared.busy_poll.is_alone();
+            let nearby = self.nearby.as_ref().filter(|_| alone);
+            let woken = nearby.map(|nearby| nearby.wake(&mut write));
+            let wrote = match woken {
+                Some(Some(wrote)) => wrote,
+                Some(None) => {
+                    let wrote = write();
+                    self.nearby = None;
+                    wrote
+                }
+                None => write(),
+            };
+            match wrote {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(bytes)) => {
                     self.written += bytes;
@@ -353,8 +405,8 @@ impl<'a> Batch<'a> {
         }
         if header.kind == FrameKind::Error && header.stream == 0 {
             worker_error(&payload)?;
-            // The worker is ending. It has begun only invocations that it has ended or partly
-            // answered.
+            // The worker is ending. The only invocations that it has begun are those that it has
+            // ended or partly answered.
             self.moved.append(&mut self.pool.take_back(self.key, 0, self.now_ns));
             return Ok(1);
         }

@@ -23,12 +23,12 @@ const BYTES_MAX: usize = 256 << 10;
 /// The maximum length of a kept line. The rest is cut off, so that one line cannot push out all
 /// others.
 const LINE_BYTES_MAX: usize = 8 << 10;
-/// What stands at the end of a line that was cut off.
+/// The mark at the end of a line that was cut off.
 const CUT: &str = "\u{2026}";
 /// The maximum number of stopped instances kept per function. Usually this covers the last few
 /// minutes.
 const STOPS_MAX: usize = 16;
-/// How many lines a follower may lag behind.
+/// The maximum number of lines by which a follower may lag behind.
 const FOLLOWER_LAG_MAX: usize = 1_024;
 
 /// The stream from which a line came.
@@ -97,7 +97,7 @@ pub trait LogSink: Send + Sync + std::fmt::Debug {
     fn take(&self, function: &FunctionName, line: &Arc<LogLine>);
 }
 
-/// The log of one function, across its revisions. For a function without output, it takes a few
+/// The log of one function, across its revisions. The log of a function without output takes a few
 /// bytes.
 pub struct FunctionLog {
     function: FunctionName,
@@ -147,7 +147,7 @@ impl FunctionLog {
         self.masks.add(value);
     }
 
-    /// The text as it may be shown: without secrets, and not longer than a line.
+    /// The text in the form in which it may be shown: without secrets, and not longer than a line.
     pub(crate) fn masked(&self, text: &str) -> String {
         let kept = cut(text);
         let is_cut = kept.len() < text.len();
@@ -158,8 +158,8 @@ impl FunctionLog {
         text
     }
 
-    /// The reason of a failure as it may be shown. It comes from a function, and may have been cut off
-    /// inside a secret.
+    /// The reason for a failure in the form in which it may be shown. The text comes from a
+    /// function, and may have been cut off inside a secret.
     pub(crate) fn masked_reason(&self, text: &str) -> String {
         self.masks.masked(cut(text), true).into_owned()
     }
@@ -221,8 +221,8 @@ impl FunctionLog {
         self.ring.lock().stops.iter().cloned().collect()
     }
 
-    /// The function is removed: later lines, of instances that are still stopping, are given to
-    /// nobody who keeps them.
+    /// Notes that the function is removed. Lines that instances write while they stop are no longer
+    /// passed to the sink.
     pub fn end(&self) {
         self.ring.lock().is_ended = true;
     }

@@ -1,9 +1,9 @@
 //! Replaces the values of secrets in log lines and error messages by `***`.
 //!
-//! The values themselves are not kept in memory. Of the first bytes of each value there is a tag of
-//! [`TAG_BITS`] bits, with which each place of a line is compared, and of the whole value a keyed hash,
-//! which confirms a match. The data path writes lines, so a line costs the same however many secrets
-//! the function has.
+//! The values themselves are not kept in memory. For the first bytes of each value, there is a tag
+//! of [`TAG_BITS`] bits, which is compared at each place of a line. For the whole value, there is a
+//! keyed hash, which confirms a match. Lines are written on the data path, so a line must cost the
+//! same however many secrets the function has.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -12,21 +12,21 @@ use std::ops::Range;
 
 use parking_lot::RwLock;
 
-/// The length of the beginning of a value that is compared at each place. Shorter values are not
+/// How many bytes from the beginning of a value are compared at each place. Shorter values are not
 /// masked, because they would occur in many lines by chance.
 const START_BYTES: usize = 6;
 const START_MASK: u64 = (1 << (8 * START_BYTES)) - 1;
 const TAG_BITS: u32 = 16;
-/// The maximum number of values that are masked for one function: more than the lines of all its
-/// secrets, each in several forms. A newer value replaces the oldest one.
+/// The maximum number of values that are masked for one function: this is more than all lines of
+/// its secrets in all their forms. A newer value replaces the oldest one.
 const VALUES_MAX: usize = 32_768;
-/// The length of the beginning of a longer value that confirms a match where the text ends inside the
-/// value.
+/// If a text ends inside a value, this many bytes from the value's beginning are enough to confirm
+/// the match.
 const BEGINNING_BYTES: usize = 16;
 /// The maximum number of bytes of one line that are hashed to confirm matches. A line that needs more
 /// imitates the beginnings of secrets on purpose, and is masked as a whole.
 const CONFIRMED_BYTES_MAX: usize = 16 << 10;
-/// What stands in a line instead of a value.
+/// The text that replaces a value in a line.
 const MASK: &str = "***";
 
 /// The secrets of one function, as hashes.
@@ -41,7 +41,7 @@ struct Known {
     tags: Vec<u64>,
     /// The lengths of the values with a tag.
     lengths: HashMap<u16, Vec<usize>>,
-    /// The hashes of the values, and the same from the oldest to the newest.
+    /// The hashes of the values, and the same hashes in order, from the oldest to the newest.
     hashes: HashSet<u64>,
     order: VecDeque<u64>,
 }
@@ -83,8 +83,8 @@ impl Known {
         }
     }
 
-    /// Keeps the hash of a value or of its beginning. Returns false if it is known. A length that no
-    /// value has any more only costs a look.
+    /// Keeps the hash of a value or of its beginning. Returns false if the hash is already known. A
+    /// length that no longer occurs costs only a comparison.
     fn keep(&mut self, text: &[u8]) -> bool {
         let hash = self.keyed.hash_one(text);
         let is_new = self.hashes.insert(hash);
@@ -143,7 +143,7 @@ fn in_json(text: &str) -> String {
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// A JSON text as programs write it that use only ASCII, such as Python's `json`.
+/// The JSON text that a program writes if it escapes everything but ASCII, as Python's `json` does.
 fn in_ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for letter in json.chars() {
@@ -160,16 +160,16 @@ fn in_ascii(json: &str) -> String {
 }
 
 impl Masks {
-    /// Masks a secret from now on: its value, each line of a value with several lines, and both as
-    /// they look inside a JSON text.
+    /// Masks a secret from now on: its value, each line of the value, and both in the forms that
+    /// they have inside a JSON text.
     pub(crate) fn add(&self, value: &str) {
         let mut known = self.0.write();
         let known = known.get_or_insert_with(|| Box::new(Known::new()));
         for text in std::iter::once(value).chain(value.lines()) {
             let text = text.trim();
             known.add(text);
-            // As a part of a JSON text, of a JSON text in a JSON text, and as Python and Node print
-            // objects.
+            // Inside a JSON text, inside a JSON text that is itself in a JSON text, and in the
+            // forms in which Python and Node print objects.
             let once = in_json(text);
             known.add(&in_json(&once));
             known.add(&once);

@@ -1,4 +1,5 @@
-//! One immutable revision of a function, and the operations that other code performs on its queue.
+//! One immutable revision of a function, and the operations that other code performs on the
+//! revision's queue.
 
 pub mod logs;
 pub(crate) mod manual;
@@ -15,7 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::metrics::{FunctionDurations, FunctionMetrics};
+use mote_core::backend::ImageRoot;
 use mote_core::elsewhere::RevisionKey;
+use mote_core::line_budget::{Line, LineBudget};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
 use mote_pool::admission::Callee;
 use mote_pool::autoscale::{Bounds, Decision, Known};
@@ -26,13 +29,16 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::entry::offer::{Failure, Offer, Origin, Unanswered};
 use crate::link::server_link::ServerLink;
-use crate::revision::logs::FunctionLog;
+use crate::revision::logs::{FunctionLog, LogLevel, LogSource};
 use crate::revision::pool::{FollowUp, Pending, Pool};
 use crate::revision::seen::{Seen, SeenCounters};
 use crate::revision::shared::Shared;
 use crate::thread::threads::ReplySender;
 use mote_process::clock::{now_ns, unix_ms};
 
+/// How many failed calls of a revision are logged in one second, so that they cannot push all other
+/// lines out of the log in memory.
+const FAILURES_LOGGED_PER_S: u32 = 100;
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// A revision: its spec, its folders and its pool.
@@ -44,6 +50,8 @@ pub struct Revision {
     pub code_dir: PathBuf,
     /// The folder of the installed packages on the host.
     pub packages_dir: Option<PathBuf>,
+    /// The container image of the spec, if it has one.
+    pub image: Option<RunnableImage>,
     /// Who may call the function; not [`Access::Unset`].
     pub(crate) access: Access,
     /// The log of the function, which all its revisions share.
@@ -66,6 +74,7 @@ pub struct Revision {
     /// Wakes the reconciler.
     pub(crate) changed: Arc<Notify>,
     pub(crate) last_error: Mutex<Option<LastError>>,
+    pub(crate) failure_lines: Mutex<LineBudget>,
     pub(crate) seen: SeenCounters,
     /// Whether workers take only whole bodies, as a worker last reported.
     pub(crate) whole_bodies: AtomicBool,
@@ -83,6 +92,19 @@ pub(crate) trait Tasks: Send + Sync {
     fn follow_up(&self, revision: &Arc<Revision>, follow_up: FollowUp);
     /// Notes that `revision` accepts no new invocations while its instances drain.
     fn drains(&self, revision: &Arc<Revision>);
+}
+
+/// A container image on the disk of this node.
+#[derive(Clone)]
+pub struct RunnableImage {
+    pub root: ImageRoot,
+    /// The entry point and the arguments that follow it.
+    pub entry_point: Vec<String>,
+    pub arguments: Vec<String>,
+    /// The image's environment. Variables of the function take precedence.
+    pub env: Vec<(String, String)>,
+    /// Keeps the image on disk while the revision exists.
+    pub kept: Arc<dyn Send + Sync>,
 }
 
 /// The last invocation or start that failed, for people.
@@ -181,7 +203,7 @@ impl Revision {
         self.instances_max().saturating_mul(self.concurrency.load(Ordering::Relaxed).max(1))
     }
 
-    /// The label `thermo-3`, for names of objects on the host.
+    /// A label such as `thermo-3`, for names of objects on the host.
     pub(crate) fn label(&self) -> String {
         format!("{}-{}", self.spec.name, self.number)
     }
@@ -309,7 +331,15 @@ impl Revision {
     pub(crate) fn failed(&self, trigger: Trigger, id: InvocationId, failure: &Failure) {
         let Failure { fault, phases } = failure;
         self.metrics.failed(trigger, fault, phases);
-        if fault.class() != FaultClass::Caller {
+        let class = fault.class();
+        // The worker has logged its own error with its trace. Refusals are only counted, because
+        // under overload they would push all other lines out of the log.
+        if matches!(class, FaultClass::Function | FaultClass::Platform)
+            && !matches!(fault, Fault::HandlerError { .. })
+        {
+            self.log_failed(id, fault);
+        }
+        if class != FaultClass::Caller {
             *self.last_error.lock() = Some(LastError {
                 unix_ms: unix_ms(),
                 code: fault.answer().code,
@@ -322,6 +352,24 @@ impl Revision {
                 invocation: Some(id),
             });
         }
+    }
+
+    /// Logs that a call failed, so that the lines of the call say how it ended.
+    fn log_failed(&self, id: InvocationId, fault: &Fault) {
+        // A message of the function may have been cut off inside a secret.
+        let reason = self.log.masked_reason(&fault.full_text(self.spec.name.as_str()));
+        let text = format!("call failed: {reason} ({})", fault.answer().code);
+        let warn = |text: &str| self.log.platform(LogLevel::Warn, self.number, 0, text);
+        let mut lines = self.failure_lines.lock();
+        let admitted = lines.admit_within(FAILURES_LOGGED_PER_S, text.len(), now_ns());
+        drop(lines);
+        match admitted {
+            Line::Kept => {}
+            Line::KeptAfter(count) => warn(&format!("{count} failed calls were not logged")),
+            Line::FirstDropped => return warn("calls fail too fast to log each of them"),
+            Line::Dropped => return,
+        }
+        self.log.push(LogLevel::Error, LogSource::Platform, self.number, 0, Some(id), &text);
     }
 
     pub fn last_error(&self) -> Option<LastError> {
@@ -406,7 +454,8 @@ impl Revision {
                 return Err(self.refused(pending, moved, refusal));
             }
         };
-        // The new invocation is the last in the queue. If the queue is empty, the invocation runs.
+        // The new invocation is the last in the queue. So if the queue is empty, the invocation is
+        // running.
         let may_leave = matches!(origin, Origin::Movable | Origin::Waits) && pool.queued() > 0;
         let starts = pool.starts_reconciler();
         let wakes = std::mem::take(&mut pool.reconciler_sleeps) || submitted.asks;
@@ -445,7 +494,8 @@ impl Revision {
         }
     }
 
-    /// Ends an invocation for which no caller waits any more, whether it waits or runs.
+    /// Ends an invocation whose caller no longer waits, whether the invocation is in the queue or
+    /// runs.
     fn cancel(self: &Arc<Self>, serial: u64) {
         let now = now_ns();
         let mut follow_ups = Vec::new();

@@ -31,15 +31,15 @@ use crate::instance::request_bounds::{CallGuard, Requests};
 use crate::ledger::Reservation;
 use crate::link::body_channel::AnswerSink;
 use crate::link::server_link::ServerLink;
-use crate::thread::busy_poll::{Load, Work, few_in_flight};
+use crate::thread::busy_poll::{Load, Work};
 use crate::thread::threads::{ReplySender, Seat, here};
 
 /// When this many bytes wait to be written to a worker, the worker gets no further invocation and
 /// no more of a body. A worker may answer without reading, so nothing else limits the bytes that
-/// are kept for it. A worker that reads takes this many bytes in a few milliseconds.
+/// are kept for it. A worker that does read takes this many bytes in a few milliseconds.
 pub(crate) const OUT_BYTES_MAX: usize = 1 << 20;
-/// Bytes of an answer that a front has taken are credited to the worker in steps of this size. It
-/// is a quarter of the window, the most that the protocol allows a receiver to owe.
+/// Bytes of an answer that a front has taken are credited to the worker in steps of this size. A
+/// step is a quarter of the window, which is the most that the protocol allows a receiver to owe.
 const CREDIT_STEP_BYTES: u32 = WINDOW_BYTES / 4;
 /// The pause between two lines about the same function in the node's own log.
 const TELL_PAUSE_NS: u64 = 1_000_000_000;
@@ -105,7 +105,7 @@ pub(crate) struct Stream {
     /// How many BODY bytes may still be sent before the worker gives credit.
     pub(crate) send_credit: u32,
     pub(crate) credit_waker: Option<Waker>,
-    /// Whether END has not been sent to the worker yet.
+    /// Whether END must still be sent to the worker.
     pub(crate) request_open: bool,
     /// Whether the RESULT frame has arrived.
     pub(crate) answered: bool,
@@ -169,8 +169,6 @@ pub(crate) struct Instance {
     /// The instance's requests for services of the node, and whether it may send any.
     pub(crate) requests: Requests,
     pub(crate) takes_requests: bool,
-    /// Whether the instance has a whole processor, so that it may poll for its next invocation.
-    pub(crate) may_poll: bool,
     load: Arc<Load>,
     /// Whether some stream is owed enough credit for a frame. The frame is created when the socket
     /// can take it.
@@ -187,7 +185,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Returns the instance to the background.
+    /// Puts the instance into the background again.
     pub(crate) fn end_lift(&mut self) {
         self.lifted_until_ns = 0;
         self.control.set_background(true);
@@ -208,7 +206,7 @@ impl pool::Instance for Instance {
         self.thread
     }
 
-    /// Makes a few system calls per process while the lock is held, because code that dispatches an
+    /// The lock is held during a few system calls per process, because code that dispatches an
     /// invocation must see the true state.
     fn set_paused(&mut self, paused: bool) -> bool {
         self.control.set_paused(paused)
@@ -224,7 +222,7 @@ impl pool::Instance for Instance {
             Link::Frames { .. } => {
                 self.write(|out| wire::put_frame(out, FrameKind::Drain, 0, 0, &[]));
             }
-            // If the server still runs later, it is killed then.
+            // If the server still runs after its time to exit, it is killed then.
             Link::Server(link) if link.terminate() => {}
             Link::Server(_) => self.control.kill(),
         }
@@ -270,7 +268,6 @@ impl Instance {
             init_ns,
             requests: Requests::new(),
             takes_requests: false,
-            may_poll: false,
             load,
             owes: false,
             unwritten: 0,
@@ -296,11 +293,15 @@ impl Instance {
     }
 }
 
+/// The number of invocations that were written to the worker and have not ended.
+pub(crate) fn written(worker: &Worker) -> usize {
+    worker.calls().len().saturating_sub(worker.instance().unwritten)
+}
+
 /// How long the worker will be busy with the invocations that were written to it, in nanoseconds,
 /// according to its mean service time.
 pub(crate) fn work_ahead_ns(worker: &Worker) -> u64 {
-    let written = worker.calls().len().saturating_sub(worker.instance().unwritten);
-    written as u64 * worker.mean_ns()
+    written(worker) as u64 * worker.mean_ns()
 }
 
 /// Wakes the tasks that wait for room in the outgoing bytes.
@@ -314,8 +315,8 @@ pub(crate) fn wake_bodies(worker: &mut Worker) {
 }
 
 /// Notes that `bytes` of a stream's answer were taken. When the socket can take it, the credit is
-/// sent as one frame per stream, however many pieces were taken by then. A worker that never reads
-/// therefore uses no memory.
+/// sent as one frame per stream, however many pieces were taken by then. So a worker that never
+/// reads uses no memory.
 pub(crate) fn owe(worker: &mut Worker, slot: usize, bytes: u32) {
     let (streams, instance) = worker.parts();
     let Some(stream) = streams.get_mut(slot) else { return };
@@ -394,11 +395,11 @@ pub(crate) fn end_stream(worker: &mut Worker, slot: usize, now_ns: u64) {
     }
 }
 
-/// What remains of an invocation whose worker has died.
+/// The remains of an invocation whose worker has died.
 pub(crate) enum Left {
-    /// It may run once more.
+    /// The invocation may run once more.
     Repeat { serial: u64, pending: Pending, phases: Phases },
-    /// It may not run again. The number says how often it had been tried before.
+    /// The invocation may not run again. The number says how often it had been tried before.
     Failed(u8, ReplySender, Phases),
     /// No caller waits for it.
     Abandoned,
@@ -633,7 +634,6 @@ fn begin(
     };
     entry.request_open = inline.is_none();
     let body = inline.as_deref().unwrap_or_default();
-    let may_poll = instance.may_poll && few_in_flight();
     instance.write(|out| {
         wire::put_invoke(
             out,
@@ -645,7 +645,6 @@ fn begin(
             &invocation.head,
             body,
             inline.is_some(),
-            may_poll,
         );
     });
     instance.unwritten += 1;

@@ -1,7 +1,8 @@
-//! What was seen of a revision since it exists in this process, for advice to its owner.
+//! What the node has seen of a revision since it created the revision in this process, for advice
+//! to the owner.
 //!
-//! Counts only starts, ends and refusals. Everything else is read from the instances when somebody
-//! asks, so a call costs nothing.
+//! Only starts, ends and refusals are counted. Everything else is read from the instances on
+//! request, so calls cost nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +11,7 @@ use mote_pool::Why;
 use mote_process::clock::now_ns;
 use parking_lot::Mutex;
 
-/// Idle times that could replace a function's own one.
+/// Idle times that could replace the one that a function has.
 pub const IDLE_TIMES_MS: [u64; 3] = [15 * 60_000, 60 * 60_000, 6 * 60 * 60_000];
 
 /// What was seen of a revision.
@@ -29,14 +30,13 @@ pub struct Seen {
     pub held_back_ns: u64,
     /// Calls that the full queue refused.
     pub queue_refusals: u64,
-    /// Starts for which a call waited, and those of them while no instance was there.
+    /// Starts for which a call waited, and how many of them began while there was no instance.
     pub cold_starts: u64,
     pub starts_from_zero: u64,
-    /// Starts from zero that would not have happened with this idle time, but with none of the
-    /// shorter ones.
+    /// Starts from zero that this idle time would have avoided, but that no shorter one would have.
     pub starts_by_idle_ms: [(u64, u64); IDLE_TIMES_MS.len()],
-    /// How long the first start took for which a call waited, if no deploy or node started an
-    /// instance before.
+    /// How long the first start for which a call waited took, if neither a deploy nor the start of
+    /// the node had started an instance before.
     pub first_start_ns: Option<u64>,
     /// Instances that have run for more than a day and served no call.
     pub unused_for_a_day: usize,
@@ -82,7 +82,7 @@ impl SeenCounters {
         Self { since_ns: now_ns(), queue_refusals: AtomicU64::new(0), rest: Mutex::default() }
     }
 
-    /// What was seen, without the instances that run now.
+    /// What the node has seen, without the instances that run now.
     pub(crate) fn of_ended(&self) -> Seen {
         let mut seen = self.rest.lock().ended;
         seen.age_ns = now_ns().saturating_sub(self.since_ns);
@@ -94,7 +94,7 @@ impl SeenCounters {
         self.queue_refusals.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An instance became ready, `took_ns` after its start. `others` were there before.
+    /// An instance became ready, `took_ns` after its start. There were already `others`.
     pub(crate) fn started(&self, why: Why, took_ns: u64, others: usize) {
         let is_for_call =
             !matches!(why, Why::DEPLOY | Why::WARM | Why::SPARE | Why::MIN | Why::MANUAL);
@@ -120,8 +120,8 @@ impl SeenCounters {
         }
     }
 
-    /// An instance that had been ready has ended. `idle_at_ns` is when it had ended its last call, if
-    /// it ended because the function's idle time was over.
+    /// An instance that had been ready has ended. If the instance ended because the function's idle
+    /// time was over, `idle_at_ns` is when its last call ended.
     pub(crate) fn ended(&self, peaks: Peaks, calls: u64, memory: bool, idle_at_ns: Option<u64>) {
         let mut rest = self.rest.lock();
         rest.ended.add(peaks, calls);

@@ -36,14 +36,14 @@ pub(crate) struct Shared {
     pub(crate) carrier: Carrier,
     /// The limits on connections to other hosts and on look-ups.
     pub(crate) egress: EgressShares,
-    /// The addresses of the node's own APIs, by the destinations under which functions of other
-    /// platforms call them. Set once, at the start.
+    /// The addresses of the node's own APIs, by the destinations that functions of other platforms
+    /// use for them. Set once, at the start.
     pub(crate) own_apis: OnceLock<HashMap<Egress, SocketAddr>>,
     /// The services that functions may request from the node. Set once, at the start.
     pub(crate) services: OnceLock<Arc<dyn Services>>,
     /// The other cells, if the node has any. Set once, at the start.
     pub(crate) elsewhere: OnceLock<Arc<dyn Elsewhere>>,
-    /// Those who see each invocation. Usually nobody does.
+    /// The watchers of invocations. Usually there are none.
     pub(crate) watches: Arc<Watches>,
     /// The memory for further instances in bytes, as last reported to other cells.
     pub(crate) free_bytes: AtomicU64,

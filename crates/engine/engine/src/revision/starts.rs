@@ -24,8 +24,8 @@ use crate::revision::logs::LogLevel;
 use crate::revision::pool::Pool;
 use mote_process::clock::now_ns;
 
-/// How long a refused start waits before it is requested again while a caller waits for it. It is
-/// requested earlier if memory is given back, but an instance that becomes idle sends no
+/// How long the revision waits before it requests a refused start again while a caller waits. It
+/// does so earlier if memory is given back, but an instance that becomes idle sends no
 /// notification.
 const ASK_AGAIN_NS: u64 = 20_000_000;
 /// The assumed duration of a start until one has been measured. It is used only for comparisons.
@@ -252,8 +252,8 @@ impl Evictable for Revisions {
         let Some((revision, _)) = most.filter(|_| leaving_bytes < wish.memory_bytes) else {
             return;
         };
-        // In a namespace the minimum is not kept, because the owner of the namespace chooses it,
-        // and it must not count for more than the namespace's share.
+        // In a namespace, the minimum is not kept: the namespace's owner chooses it, and it must
+        // not take more than the namespace's share.
         let keeps_minimum = revision.spec.name.namespace().is_none();
         let given = revision.pool.lock().give_way(Why::OTHERS, keeps_minimum);
         if let Some(number) = given {
@@ -311,7 +311,7 @@ fn survey(pool: &Pool, memory_bytes: u64, now_ns: u64, into: &mut Survey) {
 
 /// The instances that work, and when each of them has probably ended its invocations. An instance
 /// that has ended its last call and is about to be asked to exit is included, because nothing else
-/// shows yet that its memory will be given back.
+/// shows yet that its memory will become free.
 fn occupied(memory_bytes: u64, pool: &Pool, known: &Known, now_ns: u64) -> Vec<Occupied> {
     let workers = pool.workers().filter_map(|(_, worker)| {
         let mean_ns = match worker.mean_ns() {

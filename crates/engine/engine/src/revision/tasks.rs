@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 
 use crate::instance::services_door;
 use crate::link::server::Place;
-use crate::link::{server, websocket, worker};
+use crate::link::{action_image, server, websocket, worker};
 use crate::revision::pool::FollowUp;
 use crate::revision::reconciler;
 use crate::revision::starts::Draining;
@@ -37,6 +37,8 @@ impl Tasks for Spawner {
                 let runtime = link.runtime().clone();
                 let task = if invocation.head.wants_websocket() {
                     runtime.spawn(websocket::exchange(place, link, invocation))
+                } else if action_image::is_meant(&revision.spec) {
+                    runtime.spawn(action_image::exchange(place, link, invocation))
                 } else {
                     runtime.spawn(server::exchange(place, link, invocation))
                 };

@@ -11,8 +11,8 @@ use mote_spec::hop_by_hop::is_hop_by_hop;
 
 use crate::service_api::request::Refusal;
 
-/// Present in every answer that comes from the node itself, with the reason, so that the answer
-/// cannot be mistaken for the answer of a called function.
+/// This field is in every answer that comes from the node itself, and gives the reason. It
+/// distinguishes the answer from one of a called function.
 const ERROR: HeaderName = HeaderName::from_static("mote-error");
 /// When an entry expires, in milliseconds since 1970.
 const EXPIRES: HeaderName = HeaderName::from_static("mote-expires");

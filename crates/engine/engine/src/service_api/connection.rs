@@ -31,15 +31,15 @@ use crate::service_api::timed::Timed;
 /// listener.
 const CONNECTIONS_MAX: usize = 128;
 /// While more connections than this are open, each answer closes its connection, so that idle
-/// connections never take all places.
+/// connections never occupy all places.
 const KEPT_MAX: usize = 32;
 /// How long a connection may be idle, and how long a head or a body may be incomplete.
 const IDLE: Duration = Duration::from_secs(60);
 /// The maximum length of a request's head, not counting optional spaces. It is also the number of
 /// bytes that are read ahead.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// The maximum number of bytes of answers that are being written. Answers of calls may hold as many
-/// bytes again while they wait to be written.
+/// The maximum number of bytes of answers that are being written. Answers of calls may hold the
+/// same number of bytes again while they wait to be written.
 const ANSWERS_BYTES_MAX: usize = 4 << 20;
 /// Answers of up to this length need no reserved room, because each connection has at most one of
 /// them.
@@ -140,8 +140,8 @@ async fn connection(door: Arc<Door>, stream: TcpStream) {
         let door = door.clone();
         async move { Ok::<_, Infallible>(door.answer(request).await.map(Full::new)) }
     });
-    // Nothing needs to be done about an error: either the client broke the protocol and has been
-    // told so, or it has left.
+    // An error needs no handling: either the client broke the protocol and has been told so, or it
+    // has left.
     let _ = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE)

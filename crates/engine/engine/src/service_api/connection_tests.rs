@@ -12,7 +12,7 @@ const BIG_BYTES: usize = 900 << 10;
 const INSTANCE: u64 = 7;
 const CALL: &str = ".01ARZ3NDEKTSV4RRFFQ69G5FAV/call/big";
 
-/// How many large answers exist, and the largest number that existed at once.
+/// The number of large answers that exist, and the largest number that existed at once.
 #[derive(Default)]
 struct Count(Mutex<(usize, usize)>);
 
@@ -65,7 +65,7 @@ impl Ask for Asker {
     }
 }
 
-/// An address where a listener is served with these times.
+/// The address of a listener that is served with these time limits.
 async fn served(times: Times) -> (std::net::SocketAddr, Arc<Count>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -3,8 +3,8 @@
 //! Functions in Python, Node and Go request services over the worker protocol. A program that runs
 //! once per call, and a server, use an HTTP address instead. They find it in the variable
 //! [`URL_VARIABLE`]: `http://mote.internal:6685/TOKEN`. The node listens at that address inside the
-//! sandbox, so nobody outside the sandbox reaches it. A third party could make a program send a
-//! request to an address of its choice; the token makes such requests fail.
+//! sandbox, so nobody outside the sandbox reaches it. A third party might make a program send a
+//! request to an address of the third party's choice. Without the token, such a request fails.
 //!
 //! [`request`] converts an HTTP request into the request that a worker would send, and [`answer`]
 //! converts the node's answer into a response. Both are pure. [`connection`] serves a listener. The
@@ -35,8 +35,8 @@ pub fn address(instance: u64) -> String {
     format!("http://{}:{SERVICES_PORT}/{}", OWN_FRONT.0, token(instance))
 }
 
-/// The token of an instance. Unless the token leaks, nobody can make a program send a request to an
-/// address that contains it.
+/// The token of an instance. As long as the token is secret, nobody can make a program send a
+/// request to an address with the token.
 fn token(instance: u64) -> String {
     let [high, low] = TOKENS.each_ref().map(|key| key.hash_one(instance));
     format!("{high:016x}{low:016x}")

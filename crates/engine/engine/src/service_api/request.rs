@@ -16,8 +16,8 @@ use mote_spec::mqtt::Connection;
 /// The content type that `curl -d` gives to every body. It says nothing about the body, so it does
 /// not become the content type of a message or of a state.
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
-/// Fields of a call that describe the request to the node and are not passed on. The fields of the
-/// connection are not in this list.
+/// Fields of a call that describe the request to the node, so they are not passed on. The list does
+/// not contain the fields that describe the connection.
 const OWN_FIELDS: [&str; 8] = [
     "content-length",
     "expect",
@@ -144,9 +144,9 @@ fn condition(headers: &HeaderMap) -> Result<Condition, Refusal> {
 /// How the caller continues after a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
-    /// It waits for the answer.
+    /// The caller waits for the answer.
     Waits,
-    /// It continues, and the call runs later.
+    /// The caller continues, and the call runs later.
     GoesOn,
 }
 
@@ -249,7 +249,7 @@ fn notify(parts: &Parts<'_>, path: &str, body: Bytes) -> Result<Asked, Refusal> 
     if let Some(value) = parts.headers.get(hyper::header::CACHE_CONTROL) {
         put_header(&mut block, b"cache-control", value.as_bytes());
     }
-    // An empty state is possible but rare. If there is one, it has a content type.
+    // A notice may carry an empty state, which is rare. Such a notice has a content type.
     let is_state = !body.is_empty() || parts.headers.contains_key(CONTENT_TYPE);
     Ok(Asked::Notify(Notice {
         path: format!("/{path}").into(),

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 /// A stream that fails if bytes have waited to be written for too long. A client that takes a few
-/// bytes now and then does not extend the time. The time ends only when everything is written,
+/// bytes now and then does not extend the time. The clock stops only when everything is written,
 /// which is when the stream is flushed.
 pub(crate) struct Timed {
     stream: TcpStream,

@@ -1,38 +1,33 @@
-//! Keeps the data path awake while the next event is likely to arrive at once.
+//! Keeps the data path awake while the next request is likely to arrive at once.
 //!
-//! At the edge, there are usually few requests at a time. Every event then finds the data path
-//! asleep, and waking it costs more than serving the event. This task polls for the next event for
-//! as long as [`HaltPoll`] expects one, and sleeps otherwise. With several invocations in flight,
-//! the task polls only while the machine has a processor for each instance that works on them and
-//! one for each thread of the data path, because otherwise polling would take the processor from
-//! the instances. Each thread counts its own invocations and instances, so that threads do not wait
-//! for each other. A thread polls only while no other thread has any invocation.
+//! At the edge, there are usually few requests at a time. Each of them then finds the data path
+//! asleep, and waking it costs more than serving the request. This task polls for the next request
+//! for as long as [`HaltPoll`] expects one, and sleeps otherwise.
 //!
-//! A worker that has answered waits for its next invocation in the same way, and may poll for it by
-//! the same rule. Only the engine knows how many others need a processor in the meantime. With each
-//! invocation, it therefore tells the worker whether few invocations are under way
-//! ([`few_in_flight`]).
+//! A node shares its processors, so polling gives way: each turn lets any other process run that
+//! waits for this processor (sched_yield(2)), and a turn that took long because one did ends the
+//! polling. While an invocation is in flight, nothing polls: the worker runs on this processor
+//! ([`nearby`](crate::thread::nearby)), or works for so long that being woken costs little.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use mote_pool::admission::{Callee, Callees};
 use parking_lot::Mutex;
+use rustix::thread::sched_yield;
 use tokio::sync::Notify;
 
 use crate::thread::halt_poll::HaltPoll;
 use crate::thread::threads::here;
 use mote_process::clock::now_ns;
 
-thread_local! {
-    static FEW: Cell<bool> = const { Cell::new(false) };
-}
+/// A turn of polling that took longer than this, in nanoseconds, ran another process. A turn takes
+/// 1 to 3 µs otherwise.
+const TURN_MAX_NS: u64 = 50_000;
 
-/// Whether so few invocations are in flight on this thread that their workers may poll.
-pub(crate) fn few_in_flight() -> bool {
-    FEW.get()
-}
+/// With more invocations in flight than this, a worker and the thread that serves it have enough to
+/// do for a processor each.
+const FEW: u32 = 8;
 
 /// The number of a thread's instances that work on an invocation, in a separate cache line.
 #[derive(Default)]
@@ -69,14 +64,10 @@ impl Drop for Work {
 /// Observes the invocations in flight on the whole node.
 pub(crate) struct BusyPoll {
     enabled: bool,
-    /// The maximum number of working instances with which a thread may poll, however many
-    /// invocations are in flight.
-    room: u32,
-    /// The maximum number of invocations in flight on a thread with which its workers may poll.
-    few: u32,
     /// The number of threads with invocations in flight.
     busy: AtomicU32,
-    /// One entry for each thread of the data path. All other threads count as the first one.
+    /// One entry for each thread of the data path. All other threads share the entry of the first
+    /// one.
     threads: Box<[Thread]>,
 }
 
@@ -92,36 +83,10 @@ struct State {
     in_flight: u32,
     /// When an invocation last began or ended.
     last_ns: u64,
-    /// Learns from waits that begin while no invocation is in flight.
+    /// Learns from the time between the end of the last invocation and the next one.
     arrival: HaltPoll,
-    /// Learns from all other waits.
-    answer: HaltPoll,
     asleep: bool,
     callees: Callees,
-}
-
-impl State {
-    /// How long to poll. `has_room` says whether each working instance has a processor.
-    fn window_ns(&self, has_room: bool) -> u64 {
-        match self.in_flight {
-            0 => self.arrival.window_ns(),
-            1 => self.answer.window_ns(),
-            _ if has_room => self.answer.window_ns(),
-            _ => 0,
-        }
-    }
-
-    /// Learns how long the thread has waited until an invocation began or ended now.
-    fn waited(&mut self, now_ns: u64) {
-        let wait_ns = now_ns.saturating_sub(self.last_ns);
-        if self.in_flight == 0 { &mut self.arrival } else { &mut self.answer }.waited(wait_ns);
-        self.last_ns = now_ns;
-    }
-
-    /// Whether the task must be woken.
-    fn rouse(&mut self, may_poll: bool, has_room: bool) -> bool {
-        may_poll && self.window_ns(has_room) > 0 && std::mem::take(&mut self.asleep)
-    }
 }
 
 impl BusyPoll {
@@ -133,28 +98,20 @@ impl BusyPoll {
                 in_flight: 0,
                 last_ns: 0,
                 arrival: HaltPoll::default(),
-                answer: HaltPoll::default(),
                 asleep: true,
                 callees: Callees::default(),
             }),
             wake: Notify::new(),
             working: Arc::default(),
         };
-        let threads: Box<[_]> = (0..threads.max(1)).map(|_| thread()).collect();
-        let few = if enabled { few_of(threads.len()) } else { 0 };
-        let room = u32::try_from(cores() / threads.len()).unwrap_or(u32::MAX).max(2) - 1;
-        Arc::new(Self { enabled, room, few, busy: AtomicU32::new(0), threads })
+        let threads = (0..threads.max(1)).map(|_| thread()).collect();
+        Arc::new(Self { enabled, busy: AtomicU32::new(0), threads })
     }
 
-    /// Whether polling is allowed for a thread with no invocation in flight, and for the only
-    /// thread that has some.
-    fn may_poll(&self) -> bool {
-        self.enabled && self.busy.load(Ordering::Relaxed) <= 1
-    }
-
-    /// Whether each of the thread's instances that work on an invocation has a processor.
-    fn has_room(&self, thread: &Thread) -> bool {
-        thread.working.0.load(Ordering::Relaxed) <= self.room
+    /// Whether at most one of this thread's instances works on invocations, and only a few.
+    pub(crate) fn is_alone(&self) -> bool {
+        let thread = self.this_thread();
+        thread.working.0.load(Ordering::Relaxed) <= 1 && thread.state.lock().in_flight <= FEW
     }
 
     fn this_thread(&self) -> &Thread {
@@ -170,35 +127,30 @@ impl BusyPoll {
     /// Counts an invocation of the function `who` until the guard is dropped.
     pub(crate) fn enter(&self, who: Callee, now_ns: u64) -> InFlight<'_> {
         let thread = self.this_thread();
-        let rouse = {
-            let mut state = thread.state.lock();
-            state.callees.called(who, now_ns);
-            state.waited(now_ns);
-            if state.in_flight == 0 {
-                self.busy.fetch_add(1, Ordering::Relaxed);
-            }
-            state.in_flight += 1;
-            FEW.set(state.in_flight <= self.few);
-            state.rouse(self.may_poll(), self.has_room(thread))
-        };
-        if rouse {
-            thread.wake.notify_one();
+        let mut state = thread.state.lock();
+        state.callees.called(who, now_ns);
+        if state.in_flight == 0 {
+            let wait_ns = now_ns.saturating_sub(state.last_ns);
+            state.arrival.waited(wait_ns);
+            self.busy.fetch_add(1, Ordering::Relaxed);
         }
+        state.in_flight += 1;
+        state.last_ns = now_ns;
+        drop(state);
         InFlight { poll: self, thread, ended_ns: 0 }
     }
 
     fn leave(&self, thread: &Thread, now_ns: u64) {
-        let rouse = {
-            let mut state = thread.state.lock();
-            state.waited(now_ns);
-            if state.in_flight == 1 {
-                self.busy.fetch_sub(1, Ordering::Relaxed);
-            }
-            state.in_flight -= 1;
-            FEW.set(state.in_flight <= self.few);
-            state.rouse(self.may_poll(), self.has_room(thread))
-        };
-        if rouse {
+        let mut state = thread.state.lock();
+        state.in_flight -= 1;
+        state.last_ns = now_ns;
+        let polls = state.in_flight == 0
+            && self.busy.fetch_sub(1, Ordering::Relaxed) == 1
+            && self.enabled
+            && state.arrival.window_ns() > 0
+            && std::mem::take(&mut state.asleep);
+        drop(state);
+        if polls {
             thread.wake.notify_one();
         }
     }
@@ -217,46 +169,37 @@ impl BusyPoll {
         self.threads.iter().any(|thread| thread.state.lock().callees.has_neighbours(who, now_ns))
     }
 
-    /// Whether any function of another namespace was called recently.
+    /// Whether any function in another namespace was called recently.
     pub(crate) fn has_strangers(&self, who: Callee, now_ns: u64) -> bool {
         self.threads.iter().any(|thread| thread.state.lock().callees.has_strangers(who, now_ns))
     }
 
-    /// Whether to poll once more. If not, the next event must wake the task.
-    fn expects_more(&self, thread: &Thread) -> bool {
-        let now_ns = now_ns();
-        let may_poll = self.may_poll();
-        let has_room = self.has_room(thread);
+    /// Whether to poll once more. If not, the end of an invocation must wake the task.
+    fn expects_more(&self, thread: &Thread, now_ns: u64) -> bool {
+        let is_idle = self.busy.load(Ordering::Relaxed) == 0;
         let mut state = thread.state.lock();
-        let more = may_poll && now_ns.saturating_sub(state.last_ns) < state.window_ns(has_room);
+        let more = is_idle && now_ns.saturating_sub(state.last_ns) < state.arrival.window_ns();
         state.asleep = !more;
         more
     }
 
-    /// Polls on the thread with this number, for the life of the node. Each yield lets the runtime
-    /// check for events without sleeping, and run the tasks that became ready.
+    /// Polls on the thread with this number, for the life of the node. Each yield to the runtime
+    /// lets it check for events without sleeping, and run the tasks that became ready.
     pub(crate) async fn run(self: Arc<Self>, thread: usize) {
         let thread = &self.threads[thread];
         loop {
             thread.wake.notified().await;
-            while self.expects_more(thread) {
+            let mut began_ns = now_ns();
+            while self.expects_more(thread, began_ns) {
+                sched_yield();
+                if now_ns().saturating_sub(began_ns) > TURN_MAX_NS {
+                    thread.state.lock().arrival = HaltPoll::default();
+                }
                 tokio::task::yield_now().await;
+                began_ns = now_ns();
             }
         }
     }
-}
-
-/// The maximum number of invocations in flight on a thread with which its workers may poll, if
-/// there are `threads` threads. Up to this number, each invocation has a processor, and one more is
-/// left for each thread and one for a client on this machine. With two processors the result is 1,
-/// because a client and a polling worker would leave no processor for the thread while a second
-/// invocation waits.
-fn few_of(threads: usize) -> u32 {
-    u32::try_from((cores().saturating_sub(threads + 1) / threads).max(1)).unwrap_or(1)
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 pub(crate) struct InFlight<'a> {
@@ -266,7 +209,8 @@ pub(crate) struct InFlight<'a> {
 }
 
 impl InFlight<'_> {
-    /// Sets when the invocation ended. This saves reading the clock if the time is already known.
+    /// Sets the time at which the invocation ended, which saves reading the clock if the time is
+    /// already known.
     pub(crate) fn ended_ns(&mut self, ns: u64) {
         self.ended_ns = ns;
     }
@@ -283,46 +227,39 @@ impl Drop for InFlight<'_> {
 mod tests {
     use super::*;
 
-    /// A thread that may poll unless too many instances work.
-    fn poll() -> BusyPoll {
-        let mut poll = Arc::into_inner(BusyPoll::new(true, 1)).unwrap();
-        poll.room = 1;
-        poll
-    }
-
     #[test]
     fn an_instance_counts_once_while_it_works() {
-        let poll = poll();
+        let poll = BusyPoll::new(true, 1);
         let one = poll.load();
         let other = poll.load();
-        let room = || poll.has_room(&poll.threads[0]);
         let first = one.begin();
         let second = one.begin();
-        assert!(room(), "both invocations are in one instance");
+        assert!(poll.is_alone(), "both invocations are in one instance");
         let third = other.begin();
-        assert!(!room());
+        assert!(!poll.is_alone());
         drop(first);
-        assert!(!room(), "the instance still has one");
+        assert!(!poll.is_alone(), "the instance still has one");
         drop(second);
-        assert!(room());
+        assert!(poll.is_alone());
         drop(third);
-        assert!(room());
+        assert!(poll.is_alone());
     }
 
     #[test]
-    fn several_invocations_are_awaited_only_with_a_processor_for_each_instance() {
-        let poll = poll();
-        let mut state = poll.threads[0].state.lock();
-        state.waited(10_000);
-        assert!(state.window_ns(false) > 0, "the next one may come as soon");
-        for (in_flight, now_ns) in [(1, 20_000), (2, 30_000)] {
-            state.in_flight = in_flight;
-            state.waited(now_ns);
-        }
-        assert_eq!((state.window_ns(true), state.window_ns(false)), (12_500, 0));
-        state.in_flight = 1;
-        assert_eq!((state.window_ns(true), state.window_ns(false)), (12_500, 12_500));
-        state.waited(1_000_000);
-        assert_eq!(state.window_ns(true), 0, "answers take long now");
+    fn a_thread_polls_after_short_waits_and_never_during_an_invocation() {
+        let poll = BusyPoll::new(true, 2);
+        let thread = &poll.threads[0];
+        let invoke = |begin_ns, end_ns| {
+            let mut invocation = poll.enter(Callee::default(), begin_ns);
+            assert!(!poll.expects_more(thread, begin_ns + 1), "an invocation is in flight");
+            invocation.ended_ns(end_ns);
+        };
+        invoke(1_000_000, 1_020_000);
+        assert!(!poll.expects_more(thread, 1_020_001), "nothing is known yet");
+        invoke(1_030_000, 1_050_000);
+        assert!(poll.expects_more(thread, 1_050_001), "the next one may come as soon");
+        assert!(!poll.expects_more(thread, 1_062_500), "it has not come");
+        invoke(9_000_000, 9_020_000);
+        assert!(!poll.expects_more(thread, 9_020_001), "the last wait was long");
     }
 }

@@ -2,24 +2,24 @@
 //! `haltpoll` governor use the same rule for idle processors.
 //!
 //! Waking a sleeping thread on an idle core costs tens of microseconds, which is more than a whole
-//! invocation of a short function. If the next event usually arrives sooner than that, polling for
-//! it is cheaper than sleeping. If it does not, the window closes at once and costs nothing.
+//! invocation of a short function. If the next request usually arrives sooner than that, polling
+//! for it is cheaper than sleeping. If it does not, the window closes at once and costs nothing.
 
 /// The longest window, and the longest wait that opens a window, in nanoseconds. A wait that is
-/// measured across a sleep includes the wake-up of the thread and that of the worker. Each of them
+/// measured across a sleep includes the wake-up of the thread and that of the caller. Each of them
 /// takes up to 0.1 ms in a virtual machine whose idle processors are given back to the host.
 pub(crate) const POLL_MAX_NS: u64 = 300_000;
 /// The window after the first short wait.
 const POLL_FIRST_NS: u64 = 12_500;
 
-/// The polling window for one kind of wait.
+/// The polling window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct HaltPoll {
     window_ns: u64,
 }
 
 impl HaltPoll {
-    /// How long to poll for the next event before sleeping, in nanoseconds; 0 means to sleep at
+    /// How long to poll for the next request before sleeping, in nanoseconds; 0 means to sleep at
     /// once.
     pub(crate) fn window_ns(self) -> u64 {
         self.window_ns

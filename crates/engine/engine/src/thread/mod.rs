@@ -2,4 +2,5 @@
 
 pub(crate) mod busy_poll;
 pub(crate) mod halt_poll;
+pub(crate) mod nearby;
 pub(crate) mod threads;

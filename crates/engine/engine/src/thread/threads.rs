@@ -2,8 +2,8 @@
 //!
 //! Each thread has a separate runtime, and serves some of the connections and some of the
 //! instances. The caller that waits for an answer is often on another thread than the worker.
-//! Waking a task of another runtime costs a system call. The answers of a batch are therefore put
-//! into the inboxes of their threads, and each of these threads is woken only once.
+//! Waking a task of another runtime costs a system call. So the answers of a batch are put into the
+//! inboxes of their threads, and each of these threads is woken only once.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -50,14 +50,14 @@ impl ReplySender {
         self.thread
     }
 
-    /// Whether nobody waits for the answer any more.
+    /// Whether the caller no longer waits for the answer.
     pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 
-    /// Passes the answer on, if somebody still waits for it.
+    /// Passes the answer on, if the caller still waits for it.
     pub(crate) fn send(self, answer: Result<Reply, Unanswered>) {
-        // An error means that the caller left at this moment, so nothing is left to do.
+        // An error means that the caller has just left, so there is nothing left to do.
         let _ = self.sender.send(answer);
     }
 }
@@ -138,8 +138,7 @@ impl Threads {
         here().and_then(|thread| self.runtimes.get(thread)).unwrap_or(&self.runtimes[0])
     }
 
-    /// The thread for a new instance: the one with the fewest instances, or the first of several
-    /// such threads.
+    /// The thread for a new instance: the first of the threads with the fewest instances.
     pub(crate) fn next(&self) -> (&Handle, Seat) {
         let count = |at: &usize| Seat::strong_count(&self.seats[*at]);
         let at = (0..self.seats.len()).min_by_key(count).unwrap_or(0);

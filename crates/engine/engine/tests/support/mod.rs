@@ -249,8 +249,7 @@ impl Bench {
             budget: Budget { memory_bytes: u64::MAX, starts_max: 64 },
             interpreters: Interpreters {
                 python: Some(vec!["python3".into()]),
-                node: None,
-                path: String::new(),
+                ..Interpreters::default()
             },
         };
         Self { engine: Engine::new(config, scripts.clone(), first, further), scripts }
@@ -278,7 +277,7 @@ impl Bench {
         let name = FunctionName::new("f").unwrap();
         let mut spec = FunctionSpec::with_defaults(name, Runtime::Python, "app:handle");
         edit(&mut spec);
-        self.engine.revision(spec, number, "/code".into(), None)
+        self.engine.revision(spec, number, "/code".into(), None, None)
     }
 
     pub(crate) fn invocation(&self, method: &str, body: Body, timeout_ms: u64) -> Invocation {
@@ -318,7 +317,7 @@ pub(crate) async fn text(reply: Reply) -> Result<String, Fault> {
 }
 
 pub(crate) async fn patient<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time")
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("in time")
 }
 
 /// A worker that answers `concurrency` invocations at once, each with its own body.

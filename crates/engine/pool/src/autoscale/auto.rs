@@ -7,8 +7,8 @@
 //!   takes? The rule answers this question at each arrival, so that a burst causes several starts at
 //!   once, without waiting for a poll.
 //! - *CPU*: how many instances keep the processor use of each below a target, if one instance runs
-//!   many invocations at once? In that case, run times grow with the other work that runs at the
-//!   same time, so neither queue nor load shows the lack of processor time.
+//!   many invocations at once? In that case, each invocation slows down the others in the instance,
+//!   so neither queue nor load shows the lack of processor time.
 //!
 //! The instances that an answer has started are kept until their memory has cost as much as the
 //! start that would replace them (`cost.rs`).
@@ -31,7 +31,7 @@ use super::staffing::{Load, Patience, servers_for};
 const WAIT_SHARE: f64 = 0.35;
 const WAIT_MIN_S: f64 = 0.002;
 const WAIT_MAX_S: f64 = 0.1;
-/// Even if the mean wait is below the target, the rule adds an instance as long as this many
+/// Even if the mean wait is below the target, the rule adds an instance if this many of its
 /// instance-seconds spare callers at least one second of waiting.
 const INSTANCE_SECONDS_PER_SECOND: f64 = 3.5;
 /// The shortest and the longest period over which the rate is measured.
@@ -53,7 +53,7 @@ const STEP_NS: u64 = 500 * MS_NS;
 /// and the program that is prewarmed for the next one: 5.5 ms were measured for Python and 9.8 ms
 /// for Node. A start that takes longer is assumed to use the processor for all of its time.
 const CYCLE_MIN_S: f64 = 0.0075;
-/// The bounds of the time for which an instance is held after it was in use.
+/// The least and the longest time for which an instance is held after it was in use.
 const HOLD_MIN_S: f64 = 0.3;
 const HOLD_MAX_S: f64 = 30.0;
 /// The number of idle instance-seconds that the rule may spend to avoid one start, per second of
@@ -62,8 +62,8 @@ const HOLD_MAX_S: f64 = 30.0;
 const WORTH_PER_START_S: f64 = 80.0;
 const WORTH_MIN_S: f64 = 90.0;
 const WORTH_MAX_S: f64 = 900.0;
-/// Above this share of the memory budget, idle instances lose worth. They are worth nothing when
-/// the budget is used up.
+/// When more than this share of the memory budget is taken, idle instances lose worth. They are
+/// worth nothing when the budget is used up.
 const PRESSURE_FREE: f64 = 0.5;
 /// The start time that is assumed until a start has been measured.
 const START_UNKNOWN_S: f64 = 0.1;
@@ -146,9 +146,9 @@ impl Auto {
         }
         let mut backlog = service_s.map_or(0, |service_s| for_backlog(o, service_s, start_s));
         if o.service.count() == 0 && o.waiting() > 0 {
-            // No invocation has ended yet. The number of instances is one at first and then twice
-            // the present number, or the number that the age of the running invocations already
-            // justifies.
+            // No invocation has ended yet. The wanted number of instances is one at first and then
+            // twice the present number, or the number that the age of the running invocations
+            // already justifies.
             let all = (o.in_flight + o.queued).div_ceil(concurrency);
             backlog = backlog.max(all.min((2 * o.ready).max(1)));
         }
@@ -157,7 +157,7 @@ impl Auto {
         self.needed.push(o.now_ns, now, hold_ns);
         let in_use = o.in_flight.div_ceil(concurrency).min(o.ready);
         let now = now.max(in_use);
-        // A past peak keeps present instances, but starts none.
+        // A past peak keeps the present instances, but starts no new ones.
         let desired = self.needed.max().min(o.live()).max(now);
         let reason = match () {
             () if o.live() == 0 => Reason::FirstInvocation,
@@ -235,8 +235,8 @@ impl Auto {
 }
 
 /// The mean run time for the calculation. Normally this is the mean of the ended work. The age of
-/// the running work is used instead if no invocation has ended, or if the work has been running for
-/// longer than chance explains.
+/// the running work is used instead if no invocation has ended, or if the running work has already
+/// taken longer than chance explains.
 fn service_s(o: &Observation) -> Option<f64> {
     let ended_s = o.service.mean_ns().map(|mean| (mean as f64 / SECOND_NS).max(1e-9));
     if o.in_flight == 0 {

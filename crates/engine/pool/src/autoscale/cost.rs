@@ -12,9 +12,9 @@ pub fn memory_cost_s(memory_bytes: f64) -> f64 {
 }
 
 /// How long an instance of `memory_bytes` can wait until that costs as much as a start that takes
-/// `start_s` seconds of one processor. Holding an instance for this long costs at most twice the
-/// least possible amount, however the callers behave. This is the rule of Karlin, Manasse, Rudolph
-/// and Sleator, "Competitive snoopy caching", Algorithmica 3, 1988.
+/// `start_s` seconds of one processor. With this limit, the total cost is at most twice the least
+/// possible cost, however the callers behave. This is the rule of Karlin, Manasse, Rudolph and
+/// Sleator, "Competitive snoopy caching", Algorithmica 3, 1988.
 pub fn break_even_s(start_s: f64, memory_bytes: f64) -> f64 {
     start_s / memory_cost_s(memory_bytes.max(1.0))
 }

@@ -107,7 +107,7 @@ pub struct Decision {
     pub reason: Reason,
     /// Set if a bound changed the proposal; `mote describe` then says "would be 7, scale.max is 4".
     pub cut: Option<Cut>,
-    /// The time of the next look at the latest, even if nothing happens. `None` means that a look
-    /// is needed only when something changes, so that an idle function needs no timer.
+    /// The latest time of the next look, even if nothing happens. `None` means that a look is
+    /// needed only when something changes, so that an idle function needs no timer.
     pub look_ns: Option<u64>,
 }

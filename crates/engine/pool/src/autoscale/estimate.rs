@@ -19,8 +19,8 @@ impl Estimate {
         Self { count: 1, mean_ns: mean_ns as f64, variance_ns2: 0.0 }
     }
 
-    /// The same estimate with at most the weight of `count_max` values. Use it for an estimate that
-    /// was learned from something similar.
+    /// The same estimate, but with at most the weight of `count_max` values. Use this for an
+    /// estimate that was learned from something similar.
     pub fn believed(self, count_max: u32) -> Self {
         Self { count: self.count.min(count_max), ..self }
     }

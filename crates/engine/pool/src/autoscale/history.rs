@@ -37,11 +37,11 @@ pub(super) struct Growth {
 const RATE_ARRIVALS: [u64; 3] = [36, 108, 324];
 
 /// Two rates count as different if they differ by more than this many standard deviations, because
-/// chance does not explain such a difference. There are many looks, so a smaller number would find
+/// chance does not explain such a difference. Looks are frequent, so a smaller number would report
 /// a change every few seconds.
 const DOUBT: f64 = 3.0;
-/// The same number for a period that was chosen because it is the shortest. It is larger, because
-/// chance produces many periods with a high rate.
+/// The same number for a period that was chosen because it is the shortest. The number is larger,
+/// because chance produces many short periods with a high rate.
 const SURGE_DOUBT: f64 = 5.0;
 
 /// Samples of the counters over a bounded time, at most one per step. The newest sample is always
@@ -106,9 +106,9 @@ impl History {
     }
 
     /// Offered invocations per second, measured over the longest of three periods whose rate does
-    /// not contradict that of a shorter one. That is a long period for a steady load, which it
-    /// measures well, and a short period after a change. Two rates contradict each other if their
-    /// difference is larger than chance (a Poisson distribution) explains.
+    /// not contradict that of a shorter one. This is a long period if the load is steady, because a
+    /// long period measures it well, and a short period after a change. Two rates contradict each
+    /// other if their difference is larger than chance (a Poisson distribution) explains.
     pub(super) fn offered_rate(&self, window_min_ns: u64) -> Option<f64> {
         let window_min_s = window_min_ns as f64 / SECOND_NS;
         let of = |growth: Growth| growth.offered / growth.seconds.max(window_min_s);
@@ -124,8 +124,9 @@ impl History {
         Some(of(believed))
     }
 
-    /// Offered invocations per second over the shortest period of at least `window_min_ns` with
-    /// `arrivals`, if that is more than `rate` and chance explain.
+    /// The rate of offered invocations per second over the shortest period that lasts at least
+    /// `window_min_ns` and contains `arrivals` arrivals. `None` unless this rate is too high to be
+    /// random variation around `rate`.
     pub(super) fn surge(&self, arrivals: u64, window_min_ns: u64, rate: f64) -> Option<f64> {
         let growth = self.over_arrivals(arrivals, window_min_ns)?;
         let expected = rate * growth.seconds;

@@ -30,7 +30,7 @@ impl Hpa {
 
     pub(super) fn decide(&mut self, o: &Observation) -> Proposal {
         if self.tick_ns == 0 {
-            // The first metrics exist one period after the first instance.
+            // The first metrics appear one period after the first instance.
             self.tick_ns = o.now_ns + self.settings.sync_ms * MS_NS;
         }
         self.history.push(o);

@@ -3,9 +3,9 @@
 //! The module keeps a histogram of idle times per function. Shahrad et al. do the same in the
 //! hybrid histogram policy ("Serverless in the Wild", USENIX ATC 2020), which keeps an instance
 //! between two percentiles of the idle time. Here, costs and savings determine the window instead.
-//! Keeping an instance through a period costs the length of the period (while no call arrives), and
-//! saves one start if the call falls into the period. The rule chooses the periods with the best
-//! balance. An instance of a rarely called function is stopped at once; an instance of a
+//! Keeping an instance through a period costs the part of the period before the next call arrives,
+//! and saves one start if that call falls into the period. The rule chooses the periods with the
+//! best balance. An instance of a rarely called function is stopped at once; an instance of a
 //! periodically called function is stopped, and started again before the next call.
 
 /// The length of the first bin. An instance is always kept through shorter idle times.
@@ -125,7 +125,7 @@ impl IdleTimes {
     }
 }
 
-/// The number of leading bins that together have the largest balance.
+/// The number of leading bins with the largest total balance.
 fn best_prefix(balance: &[f64; BINS]) -> usize {
     let mut sum = 0.0;
     let mut best = 0.0;

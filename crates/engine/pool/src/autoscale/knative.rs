@@ -39,8 +39,8 @@ impl Knative {
     /// The number of invocations, at once or per second, that one instance should get.
     fn target(&self, concurrency: u32) -> f64 {
         let target = match self.settings.metric {
-            // If the hard limit (`containerConcurrency`) is below the soft target, it replaces the
-            // target.
+            // If the hard limit (`containerConcurrency`) is below the soft target, the limit
+            // replaces the target.
             KnativeMetric::Concurrency => self.settings.target.min(concurrency.max(1)),
             KnativeMetric::Rps => self.settings.target,
         };

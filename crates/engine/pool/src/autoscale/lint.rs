@@ -1,5 +1,5 @@
-//! Finds settings that are allowed but cripple a function, and reports them before a caller has to
-//! wait.
+//! Finds settings that are allowed but cripple a function, so that they are reported before a
+//! caller has to wait.
 //!
 //! Published measurements found that default or badly chosen scaling settings are the largest cause
 //! of poor results (Li et al., "Analyzing Open-Source Serverless Platforms", 2021, section V). A
@@ -7,8 +7,8 @@
 //! ([`FunctionSpec::check`]).
 
 use super::estimate::Estimate;
-use mote_spec::FunctionSpec;
 use mote_spec::policy::{KnativeMetric, Policy};
+use mote_spec::{FunctionSpec, QUEUE_DEFAULT};
 
 /// Work that runs for at least this long makes other callers wait noticeably.
 const LONG_WORK_MS: u64 = 500;
@@ -89,10 +89,13 @@ pub fn lint(spec: &FunctionSpec, policy: &Policy, known: &Known) -> Vec<Warning>
     if let (Some(service_ms), Some(concurrency), Some(max)) = (service_ms, concurrency, max) {
         let slots = u64::from(concurrency) * u64::from(max);
         let wait_ms = u64::from(scale.queue) * service_ms / slots.max(1);
-        if wait_ms > spec.limits.timeout_ms && scale.queue > 0 {
+        // The default length is not a choice of the owner, and a queue that is never full does no
+        // harm.
+        let is_chosen = !matches!(scale.queue, 0 | QUEUE_DEFAULT);
+        if wait_ms > spec.limits.timeout_ms && is_chosen {
             let fitting = spec.limits.timeout_ms * slots / service_ms.max(1);
             let text = format!(
-                "the last call in a full queue would wait {wait_ms} ms and time out at {} ms; a queue of {} is served in time",
+                "a call at the end of a full queue would wait {wait_ms} ms, but calls time out after {} ms; use at most {}",
                 spec.limits.timeout_ms,
                 fitting.max(1)
             );

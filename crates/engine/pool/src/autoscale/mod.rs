@@ -89,9 +89,9 @@ impl Autoscaler {
         }
     }
 
-    /// Notes that `inside` invocations run or wait from now on; call it after every change. The
-    /// cost is constant. Returns whether a decision is due, because work arrived after an idle time
-    /// or because the last work ended.
+    /// Notes that `inside` invocations run or wait from now on. Call this after every change; it
+    /// takes constant time. Returns whether a decision is due, because work arrived after an idle
+    /// time or because the last work ended.
     pub fn settle(&mut self, inside: u32, now_ns: u64) -> bool {
         let edge = self.demand.settle(inside, now_ns);
         if let (Rule::Auto(auto), Some(edge)) = (&mut self.rule, edge) {
@@ -120,9 +120,9 @@ impl Autoscaler {
             Rule::Hpa(rule) => rule.decide(o),
             Rule::OpenFaas(rule) => rule.decide(o, &self.bounds),
         };
-        // Under any rule, a waiting caller gets at least one instance. That includes the case in
-        // which the rule only keeps instances for the next invocation, because the pool starts no
-        // instance for that reason.
+        // Under any rule, a waiting caller gets at least one instance. This must also hold if the
+        // rule's reason is only to keep instances for the next invocation, because the pool starts
+        // no instance for that reason.
         let starts_none = proposal.desired <= 1 || proposal.reason == Reason::KeepAlive;
         let (wished, reason) = if starts_none && o.live() == 0 && o.queued > 0 {
             (proposal.desired.max(1), Reason::FirstInvocation)

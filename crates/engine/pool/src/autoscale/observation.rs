@@ -8,8 +8,8 @@ pub(super) const SECOND_NS: f64 = 1e9;
 
 /// A revision at one moment.
 ///
-/// Fields that end in `_total` only grow, and wrap around. The rules use the difference between two
-/// looks, so that a late or missing look loses nothing and no sampling is needed.
+/// Fields that end in `_total` only grow, and wrap around. The rules use the differences between
+/// two looks. A late or missing look therefore loses nothing, and no sampling is needed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Observation {
     /// The caller's clock in nanoseconds, which never goes back.
@@ -29,7 +29,7 @@ pub struct Observation {
     /// [`Autoscaler::decide`]: super::Autoscaler::decide
     /// [`Autoscaler::settle`]: super::Autoscaler::settle
     pub demand_ns_total: u64,
-    /// The processor time of all instances that ever existed, in nanoseconds.
+    /// The processor time of all instances, past and present, in nanoseconds.
     pub cpu_ns_total: u64,
     /// The number of invocations inside instances now.
     pub in_flight: u32,

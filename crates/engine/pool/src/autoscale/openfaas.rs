@@ -39,8 +39,8 @@ impl OpenFaas {
         self.history.push(o);
         if o.now_ns >= self.evaluate_ns {
             self.evaluate_ns = o.now_ns + settings.evaluate_ms * MS_NS;
-            // The rule counts only successful answers, so it does not scale a saturated or failing
-            // function.
+            // The rule counts only successful answers, so it does not scale up a saturated or
+            // failing function.
             let rate = self
                 .history
                 .over(settings.window_ms * MS_NS)

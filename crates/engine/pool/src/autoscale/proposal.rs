@@ -19,7 +19,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Adjusts the bounds to what `policy` can keep.
+    /// Adjusts the bounds to those that `policy` can keep.
     pub(super) fn checked(mut self, policy: &Policy) -> Self {
         self.max = self.max.max(1);
         if !policy.scales_to_zero() {

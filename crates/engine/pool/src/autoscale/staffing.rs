@@ -1,7 +1,7 @@
 //! The number of servers that keeps the wait short, by Erlang's formulas.
 
 /// Above this offered load, square-root staffing replaces the recursion, so that a decision still
-/// takes only microseconds. The two results differ by at most one server there.
+/// takes only microseconds. Above this load, the two results differ by at most one server.
 const ERLANGS_EXACT: f64 = 1_000.0;
 /// The number of servers beyond the load, in units of the load's square root, if the recursion is
 /// not used. The factor keeps the probability of waiting near 5 % (Halfin and Whitt, "Heavy-traffic
@@ -22,13 +22,13 @@ pub struct Load {
     pub start_s: f64,
 }
 
-/// How much it is worth to avoid waiting.
+/// How much avoiding a wait is worth.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Patience {
     /// The maximum mean wait, in seconds.
     pub wait_max_s: f64,
-    /// Even if the mean wait is below the maximum, one more server is added as long as it spares
-    /// callers at least one second of waiting per this many server-seconds.
+    /// Even if the mean wait is below the maximum, one more server is added if it spares callers at
+    /// least one second of waiting per this many server-seconds.
     pub server_seconds_per_second: f64,
 }
 

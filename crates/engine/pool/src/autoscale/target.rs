@@ -66,8 +66,7 @@ impl Target {
             return Proposal::new(0, Reason::Idle);
         }
         let (wanted, reason) = self.wanted(o);
-        // An invocation that has just arrived does not show in the windows yet, but its instance
-        // must stay.
+        // The windows do not show an invocation that has just arrived, but its instance must stay.
         let wanted = wanted.max(u32::from(o.live() > 0 || !o.is_idle()));
         self.needed.push(o.now_ns, wanted, FALL_NS);
         let desired = self.needed.max();
@@ -87,8 +86,8 @@ impl Target {
         };
         match self.policy {
             Policy::Concurrency { target } => {
-                // An instance could never reach a target above the number of invocations that its
-                // worker runs at once.
+                // No instance could reach a target above the number of invocations that its worker
+                // runs at once.
                 let target = target.min(o.concurrency).max(1);
                 let value = larger(|growth| growth.concurrency);
                 ((value / f64::from(target)).ceil() as u32, Reason::Concurrency)

@@ -286,8 +286,8 @@ fn the_age_of_what_runs_is_evidence() {
         after.is_sorted() && after[2] >= 8,
         "the longer it runs the more are wanted: {after:?}"
     );
-    // Ended work was quick, but running work is not, for instance because the revision is new or
-    // the work has changed.
+    // Work that has ended was quick, but running work is not, for instance because the revision is
+    // new or the work has changed.
     let mut slow = first_calls(200, 9, 2);
     slow.service = Estimate::of(S / 1_000);
     assert!(auto(20).decide(&slow).desired >= 10);

@@ -17,9 +17,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// Whether an invocation that arrives now would wait although no further instance can be
     /// started, or would be refused because the queue is full.
     ///
-    /// An instance that takes frames in advance does not count as free if its oldest invocation has
-    /// already run for longer than work sent ahead may take, because the new invocation would have
-    /// to wait for that one.
+    /// If the oldest invocation of an instance that takes frames in advance has run for longer than
+    /// work sent ahead may take, the instance does not count as free, because the new invocation
+    /// would have to wait for the old one.
     pub fn overflows(&self, version: u64, now_ns: u64) -> bool {
         let is_quick = |worker: &Worker<R, I>| {
             let began_ns = worker.calls().iter().map(|(_, call)| call.began_ns()).min();

@@ -8,18 +8,19 @@ use crate::budget::Lack;
 /// The first and the longest pause after failed starts.
 const RETRY_MIN_NS: u64 = 1_000_000_000;
 const RETRY_MAX_NS: u64 = 60_000_000_000;
-/// How many instances in a row may die by themselves without having answered before starts are
-/// paused.
+/// How many instances in a row may die by themselves before they have answered anything. After
+/// that, starts are paused.
 const CRASHES_BEFORE_PAUSE: u32 = 3;
 /// How many instances in a row may die during a request, without an answer from any of them, before
-/// starts are slowed. By then, most probably every request ends its instance.
+/// starts are slowed. By then, it is likely that every request kills its instance.
 const DEATHS_BEFORE_SLOW: u32 = 8;
 /// The pause before a slowed start. It is about as long as ten starts, so that a function whose
-/// every request ends its instance uses a tenth of a core. Callers that wait continue to wait.
+/// requests all kill their instances uses a tenth of a core. Callers that are waiting continue to
+/// wait.
 const SLOW_NS: u64 = 500_000_000;
 /// How long the pool waits before it requests a refused start again while a caller waits for that
-/// start. It requests the start earlier if memory is given back, but an instance that becomes idle
-/// sends no notification.
+/// start. The pool requests the start earlier if memory is given back, but an instance that becomes
+/// idle sends no notification.
 const ASK_AGAIN_NS: u64 = 20_000_000;
 /// The same pause when no caller waits.
 const ASK_AGAIN_QUIET_NS: u64 = 1_000_000_000;
@@ -38,7 +39,7 @@ pub struct NewInstance<I> {
     pub since_ns: u64,
 }
 
-/// What remains of an instance that has ended.
+/// The remains of an instance that has ended.
 pub struct Ended<R> {
     pub number: u64,
     /// How the instance was being stopped; `None` if it ended by itself.
@@ -72,8 +73,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
 
     /// Notes that the node has no room for `count` of the ordered starts. `version` is the version
     /// of the node's memory books. `room_in_ns` says in how many nanoseconds there may be room.
-    /// Returns the invocations that no instance can serve before their deadline, and whether the
-    /// lack of memory is new.
+    /// Returns the invocations that no instance can serve before their deadline, and whether memory
+    /// has only now become short.
     pub fn start_refused(
         &mut self,
         count: u32,
@@ -152,7 +153,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         key
     }
 
-    /// Whether no spares are kept because the last one could not be paused.
+    /// Whether the pool keeps no spares because the last one could not be paused.
     pub fn cannot_pause_spares(&self) -> bool {
         self.trouble.no_spares
     }
@@ -208,8 +209,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             trouble.deaths = trouble.deaths.saturating_add(1);
             if had_work {
                 // The request may have killed the instance, and other callers wait for the next
-                // instance, so no caller is refused. If only requests that kill arrive, starts are
-                // slowed a little.
+                // instance, so no caller is refused. If every request kills its instance, starts
+                // are slowed a little.
                 if trouble.deaths > DEATHS_BEFORE_SLOW {
                     trouble.slow_until_ns = now_ns + SLOW_NS;
                 }

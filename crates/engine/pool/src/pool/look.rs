@@ -6,13 +6,13 @@ use super::{Dispatched, Instance, Pool, Running, State, StopReason, Waiting, Why
 use crate::autoscale::{Decision, Reason};
 use crate::budget::{Rest, rest};
 
-/// If an instance has not ended an invocation this long after the deadline, it is stuck or works on
-/// an answer for which no caller waits.
+/// If an instance has not ended an invocation this long after the deadline, the instance is stuck,
+/// or works on an answer for which no caller waits.
 const STUCK_NS: u64 = 1_000_000_000;
 /// The pause before another attempt to pause an instance after one has failed, for instance because
 /// the machine has no control groups.
 const PAUSE_AGAIN_NS: u64 = 60_000_000_000;
-/// The maximum delay until a passed deadline is noticed while there is work.
+/// While there is work, a passed deadline is noticed after at most this delay.
 const TICK_NS: u64 = 20_000_000;
 /// After this long without work, only the autoscaler requests looks.
 const QUIET_NS: u64 = 1_000_000_000;
@@ -33,7 +33,7 @@ pub struct Expired<Q> {
     /// Waiting invocations, which have been removed from the queue.
     pub waiting: Vec<(Q, Expiry)>,
     /// Running invocations, as worker and slot. The owner must answer their callers, and tell the
-    /// instance that no caller waits any more ([`Worker::note_cancelled`]).
+    /// instance that no caller waits any longer ([`Worker::note_cancelled`]).
     pub running: Vec<(usize, usize)>,
 }
 
@@ -61,7 +61,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             Expiry::Queued
         };
         let mut expired = Expired { waiting: Vec::new(), running: Vec::new() };
-        // Deadlines are out of order only if callers shortened theirs, so the scan is rarely long.
+        // Deadlines are out of order only where callers have shortened them, so the scan is rarely
+        // long.
         let mut at = 0;
         while let Some(queued) = self.queue.get(at) {
             if queued.waiting.deadline_ns() > now_ns && !queued.waiting.is_abandoned() {
@@ -151,13 +152,14 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         let mut kept = desired;
         let unserved = if self.is_divided() { self.unserved() } else { Unserved::default() };
         if self.is_divided() {
-            // As long as nobody waits, the resting instances serve the present callers.
+            // As long as no caller waits, the resting instances serve the present callers.
             let wished = if self.queue.is_empty() { min } else { desired };
             desired = wished.max(self.owned_busy_count() + unserved.count);
             kept = kept.max(desired);
         }
-        // A spare that is starting will serve if it is needed by then. Instances beyond the limit
-        // of simultaneous starts are requested again when a start has succeeded or failed.
+        // A spare that is starting will serve if it is needed once it is ready. Instances beyond
+        // the limit of simultaneous starts are requested again when a start has succeeded or
+        // failed.
         let on_their_way = self.starting.serving + self.starting.spare;
         let starts_max = self.rules.starts_max;
         let mut missing = desired
@@ -205,9 +207,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         Some(worker.number())
     }
 
-    /// Stops the least busy instance once its invocations have ended, so that a namespace with less
-    /// than its share gets memory. Returns the number of the instance, or `None` if there is no
-    /// instance or the function `keeps_minimum` and has no more than the minimum.
+    /// Stops the least busy instance once its invocations have ended, so that a namespace that
+    /// holds less than its share gets memory. Returns the number of the instance, or `None` if
+    /// there is no instance or the function `keeps_minimum` and has no more than the minimum.
     pub fn give_way(&mut self, why: Why, keeps_minimum: bool) -> Option<u64> {
         if self.is_closed() || (keeps_minimum && self.ready_count() <= self.bounds.min) {
             return None;

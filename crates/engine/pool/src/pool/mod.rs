@@ -49,7 +49,8 @@ use crate::autoscale::{Bounds, Decision, Known};
 use crate::balance::Candidate;
 use mote_spec::{
     CONCURRENCY_DEFAULT_CHAIN, CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO,
-    CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Runtime,
+    CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_RUST, CONCURRENCY_DEFAULT_SERVER,
+    CONCURRENCY_DEFAULT_WASM, FunctionSpec, Runtime,
 };
 
 pub use life::{Ended, NewInstance};
@@ -90,7 +91,7 @@ pub fn caller_of(head: &Head) -> Option<&[u8]> {
 /// An invocation inside an instance.
 pub trait Running {
     /// When the answer is due, in nanoseconds. `None` if the answer has begun, or if no caller
-    /// waits for it.
+    /// waits for it any more.
     fn due_ns(&self) -> Option<u64>;
     /// Whether another instance may run the invocation, as long as this one has not begun it.
     fn can_be_given_back(&self) -> bool {
@@ -101,7 +102,7 @@ pub trait Running {
 /// The operations that a pool performs on an instance. Every method is called under the lock of the
 /// pool's owner and must not block.
 pub trait Instance {
-    /// Whether the instance can take nothing more at the moment, however many invocations it holds.
+    /// Whether the instance can take nothing more at the moment, even if it holds few invocations.
     fn is_full(&self) -> bool {
         false
     }
@@ -120,9 +121,10 @@ pub trait Instance {
     /// Notes that the instance has been chosen to exit, so its memory will be given back. Called at
     /// most once, before `ask_to_exit`.
     fn leaving(&mut self) {}
-    /// Asks the instance to exit. At this point it holds no invocation, and it will get none.
+    /// Asks the instance to exit. At this point, the instance holds no invocation, and it will not
+    /// get another.
     fn ask_to_exit(&mut self);
-    /// How long the instance may take to exit after it was asked. Then it is killed.
+    /// How long the instance may take to exit after it was asked. After that, it is killed.
     fn exit_grace_ns(&self) -> u64 {
         EXIT_NS
     }
@@ -130,8 +132,8 @@ pub trait Instance {
     fn kill(&mut self);
 }
 
-/// How long a draining instance may take to exit after it was asked, unless it names another time.
-/// Then it is killed.
+/// How long a draining instance may take to exit after it was asked, unless the instance sets
+/// another time. After that, it is killed.
 const EXIT_NS: u64 = 1_000_000_000;
 
 /// The settings for all instances of a revision.
@@ -167,17 +169,24 @@ impl Rules {
     pub fn of(spec: &FunctionSpec, cores: u32) -> Self {
         let concurrency = spec.limits.concurrency.unwrap_or(match spec.answered_by() {
             Runtime::Python => 1,
-            Runtime::Node => CONCURRENCY_DEFAULT_NODE,
+            Runtime::Node | Runtime::Bun | Runtime::Deno => CONCURRENCY_DEFAULT_NODE,
             Runtime::Go => CONCURRENCY_DEFAULT_GO,
             Runtime::Exec => CONCURRENCY_DEFAULT_EXEC,
             Runtime::Server => CONCURRENCY_DEFAULT_SERVER,
             Runtime::Chain => CONCURRENCY_DEFAULT_CHAIN,
+            Runtime::Wasm => CONCURRENCY_DEFAULT_WASM,
+            Runtime::Rust => CONCURRENCY_DEFAULT_RUST,
         });
         // Without a limit, an interpreter with one thread uses at most one core. Other programs use
         // all cores.
         let cores_used = match spec.runtime {
-            Runtime::Python | Runtime::Node | Runtime::Chain => 1,
-            Runtime::Go | Runtime::Exec | Runtime::Server => cores.max(1),
+            Runtime::Python
+            | Runtime::Node
+            | Runtime::Bun
+            | Runtime::Deno
+            | Runtime::Chain
+            | Runtime::Wasm => 1,
+            Runtime::Go | Runtime::Rust | Runtime::Exec | Runtime::Server => cores.max(1),
         };
         Self {
             balance: spec.scale.balance,
@@ -199,8 +208,8 @@ pub struct Submitted {
     /// The number that identifies the invocation for [`Pool::withdraw`]. It is at least 1 and
     /// unique in this pool.
     pub serial: u64,
-    /// Whether the invocation waits and no look has been requested since the last decision. If so,
-    /// call [`Pool::look`] soon.
+    /// Whether the invocation waits although no look has been requested since the last decision. If
+    /// so, call [`Pool::look`] soon.
     pub asks: bool,
 }
 
@@ -235,11 +244,11 @@ pub struct Dispatched<'a, Q, I> {
 /// Where a withdrawn invocation was.
 #[derive(Debug)]
 pub enum Withdrawn<Q> {
-    /// It was waiting and has been removed from the queue.
+    /// The invocation was waiting, and has been removed from the queue.
     Waiting(Q),
-    /// An instance holds it.
+    /// An instance holds the invocation.
     Running { worker: usize, slot: usize },
-    /// It is in neither place.
+    /// The invocation is in neither place.
     Unknown,
 }
 
@@ -255,8 +264,7 @@ struct Starting {
 }
 
 impl Starting {
-    /// Stops counting starts of serving instances, because these starts have ended or are not
-    /// carried out.
+    /// Stops counting starts of serving instances that have ended or will not be carried out.
     fn give_back(&mut self, count: u32) {
         self.serving = self.serving.saturating_sub(count);
         self.unwanted = self.unwanted.min(self.serving);
@@ -295,8 +303,8 @@ impl Trouble {
 struct Full {
     /// Whether memory is short. Otherwise, too many instances are starting at the moment.
     memory: bool,
-    /// The version of the node's memory books at the time of the refusal. While the version is
-    /// unchanged, no start is tried before `until_ns`.
+    /// The version of the node's memory books at the time of the refusal. As long as that version
+    /// is unchanged, no start is tried before `until_ns`.
     version: u64,
     until_ns: u64,
 }
@@ -315,7 +323,7 @@ pub struct Pool<Q, R, I> {
     queue: VecDeque<Queued<Q>>,
     workers: Slab<Worker<R, I>>,
     /// Pairs of a thread and the key of a worker that the thread serves; a worker without a known
-    /// thread has no entry. The workers know their threads, too, but asking all of them would read
+    /// thread has no entry. The workers also know their threads, but asking every worker would read
     /// memory that other threads have just written.
     threads: Vec<(usize, usize)>,
     /// The number of invocations inside all workers. It is kept as a total, because counting would
@@ -327,7 +335,7 @@ pub struct Pool<Q, R, I> {
     last_ready_since_ns: u64,
     trouble: Trouble,
     full: Option<Full>,
-    /// The number of instances that the owner asked for, and the time until which they are kept
+    /// The number of instances that the owner asked for, and the time until which these are kept
     /// even if no calls arrive.
     asked_for: Option<(u32, u64)>,
     /// Why the pool takes no new invocations, if it is closed. The queue is empty from then on.
@@ -390,8 +398,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.workers.iter_mut()
     }
 
-    /// The number of instances that are ready or paused, or are ending although nobody stopped
-    /// them. Spares do not count. Like the other counts, it visits each instance.
+    /// The number of instances that are ready, paused, or ending although nobody stopped them.
+    /// Spares do not count. Like the other counts, it visits each instance.
     pub fn ready_count(&self) -> u32 {
         let ready = |worker: &Worker<R, I>| !worker.is_draining() && !worker.is_spare();
         self.workers.iter().filter(|(_, worker)| ready(worker)).count() as u32
@@ -500,9 +508,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
 
     /// Stops idle instances until `count` are left, or counts missing instances as starting.
     /// Returns the numbers of the stopped instances, and how many instances to start. For at most
-    /// `hold_ns`, the autoscaler does not stop the started instances. At least as many instances
-    /// stay as the bounds require. Starting instances beyond `count` stop when they are ready,
-    /// unless an invocation waits by then.
+    /// `hold_ns`, the autoscaler does not stop the started instances. Never leaves fewer instances
+    /// than the bounds require. Starting instances beyond `count` stop when they are ready, unless
+    /// an invocation is waiting by then.
     pub fn scale_to(&mut self, count: u32, hold_ns: u64, now_ns: u64) -> (Vec<u64>, u32) {
         self.ensure_scaling();
         let count = count.min(self.bounds.max);
@@ -538,9 +546,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         waiting
     }
 
-    /// Stops an idle instance so that another function can use its memory. `text` receives the time
-    /// for which the instance has been idle, in nanoseconds, and returns the sentence that explains
-    /// the stop. Returns whether there is an instance with this number that may be stopped.
+    /// Stops an idle instance so that another function can use its memory. `text` receives how long
+    /// the instance has been idle, in nanoseconds, and returns the sentence that explains the stop.
+    /// Returns whether there is an instance with this number that may be stopped.
     pub fn evict(&mut self, number: u64, text: impl FnOnce(u64) -> String, now_ns: u64) -> bool {
         if self.dispensable() == 0 {
             return false;
@@ -592,7 +600,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         let serial = self.next_serial;
         let queue_max = if was_accepted { u32::MAX } else { self.rules.queue_max };
         let admission = match self.is_divided() {
-            // Invocations that wait for other instances do not delay this one.
+            // Invocations that wait for the instances of other owners do not delay this one.
             true if self.has_own_room(waiting.caller()) => Admission::Dispatch,
             true => admit(false, self.queue.len(), queue_max),
             false => admit(self.has_room(), self.queue.len(), queue_max),
@@ -613,7 +621,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     }
 
     /// Puts an invocation into the queue again after the instance that held it has ended. It goes
-    /// behind those that have not run yet, because it may have caused the end of the instance.
+    /// behind invocations that have not run yet, because it may have caused the instance's end.
     pub fn requeue(&mut self, serial: u64, waiting: Q) {
         self.queue.push_back(Queued { serial, waiting });
     }
@@ -638,8 +646,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.settle(now_ns);
     }
 
-    /// Takes an invocation as [`Pool::submit`] does, and dispatches it. An invocation that need not
-    /// wait does not pass through the queue.
+    /// Takes an invocation as [`Pool::submit`] does, and dispatches it. If the invocation need not
+    /// wait, it does not pass through the queue.
     ///
     /// # Errors
     ///
@@ -689,8 +697,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         worker.begin(serial, now_ns, running);
     }
 
-    /// Finds an invocation for which no caller waits any more, and removes it from the queue if it
-    /// is waiting.
+    /// Finds an invocation for which no caller waits any longer, and removes it from the queue if
+    /// it is waiting.
     pub fn withdraw(&mut self, serial: u64, now_ns: u64) -> Withdrawn<Q> {
         if let Some(at) = self.queue.iter().position(|queued| queued.serial == serial)
             && let Some(queued) = self.queue.remove(at)
@@ -749,7 +757,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         true
     }
 
-    /// Whether the caller must request a look for an invocation that cannot be dispatched.
+    /// For an invocation that cannot be dispatched: whether the caller must request a look.
     fn ask(&mut self) -> bool {
         self.scaling.as_mut().is_some_and(|scaling| scaling.asks())
     }

@@ -34,13 +34,13 @@ pub struct Orders {
     /// Workers that were just asked to exit.
     pub exiting: Vec<usize>,
     /// When to look again at the latest, in nanoseconds from now; `None` means only when something
-    /// changes. While there is work, the time is short, so that deadlines and ends of invocations
-    /// are noticed.
+    /// changes. While there is work, this time is short, so that passed deadlines and ended
+    /// invocations are noticed.
     pub sleep_ns: Option<u64>,
     /// Whether nothing runs or waits. The next look is then due at `next_ns`, or when the caller
     /// reports a change.
     pub rests: bool,
     /// The time at which the pool must decide although nothing has changed, on the pool's clock in
-    /// nanoseconds. It is for callers that report every other change themselves.
+    /// nanoseconds. For callers that report every other change themselves.
     pub next_ns: Option<u64>,
 }

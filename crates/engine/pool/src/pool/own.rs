@@ -1,11 +1,11 @@
-//! Instances with an owner. With the rule `per-caller`, no instance serves two callers; with
-//! `per-call`, no instance serves two invocations.
+//! Instances with an owner. With the rule `per-caller`, an instance never serves two callers; with
+//! `per-call`, it never serves two invocations.
 //!
-//! An instance that has served nobody is open to every caller. With its first invocation it becomes
-//! the instance of that caller (or of that invocation), and it never becomes open again. The
-//! autoscaler counts only instances that are open or busy, because an instance that rests for its
-//! caller does not help other callers. This file adds what the autoscaler cannot know: which
-//! waiting callers have no instance, and which instances give way to them.
+//! An instance that has not served anyone yet is open to every caller. With its first invocation it
+//! becomes the instance of that caller (or of that invocation), and it never becomes open again.
+//! The autoscaler counts only instances that are open or busy, because an instance that rests for
+//! its caller does not help other callers. This file adds what the autoscaler cannot know: which
+//! waiting callers have no instance, and which instances must give way to them.
 
 use mote_spec::policy::Balance;
 
@@ -13,10 +13,10 @@ use super::orders::{Orders, Stopping};
 use super::owner::Owner;
 use super::{Dispatched, Instance, Pool, Queued, Running, StopReason, Waiting, Why, Worker};
 
-/// How long an invocation without an instance waits, when there are as many instances as the bounds
-/// permit, before a busy instance gives way. That instance then takes nothing more, and exits when
-/// its running invocations have ended. Each such change costs a start, so this is the shortest time
-/// between changes if callers share too few instances.
+/// If there are already as many instances as the bounds permit, an invocation without an instance
+/// waits this long before a busy instance gives way. That instance then takes nothing more, and
+/// exits when its running invocations have ended. Each such change costs a start, so this is the
+/// shortest time between changes if callers share too few instances.
 const GIVE_WAY_NS: u64 = 500_000_000;
 
 /// The waiting callers that have no instance.
@@ -152,9 +152,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
 
     /// Makes places for `missing` instances, and returns how many of them may be started now.
     /// Instances that are still ending count, so that there are never more than the bounds permit.
-    /// Resting instances are stopped if their callers have not called for long, and as many more as
-    /// are needed. If no instance rests, a busy one gives way to an `unserved` caller that has
-    /// waited for long.
+    /// Resting instances are stopped if their callers have not called for a long time, and further
+    /// ones as needed. If no instance rests, a busy one gives way to an `unserved` caller that has
+    /// waited for a long time.
     pub(super) fn make_place(
         &mut self,
         missing: u32,
@@ -172,8 +172,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         let on_their_way = self.starting.serving + self.starting.spare;
         let taken = self.workers.len() as u32 + on_their_way;
         let room = self.bounds.max.saturating_sub(taken);
-        // An instance that is ending already makes a place, so no other needs to give way for that
-        // place.
+        // An instance that is already ending will make a place, so no other instance needs to give
+        // way for that place.
         let ending = self.workers.iter().filter(|(_, worker)| worker.is_draining()).count() as u32;
         let lacks_memory = self.full.is_some_and(|full| full.memory);
         let needed = missing.min(unserved.count);

@@ -3,7 +3,7 @@
 /// The caller or invocation that an instance is reserved for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// A caller. `None` stands for all invocations whose caller has no name.
+    /// A caller. `None` stands for all callers without a name.
     Caller(Option<Box<[u8]>>),
     /// The one invocation that the instance was given.
     Call,

@@ -7,7 +7,8 @@ use super::{Instance, Pool, Running, Waiting, Worker};
 use crate::balance::{self, Candidate};
 
 /// How much longer an invocation may wait for an instance on its thread than for another instance,
-/// in nanoseconds. This is the cost of waking another thread for the invocation and for its answer.
+/// in nanoseconds. The value is the cost of waking another thread for the invocation and for its
+/// answer.
 const NEAR_NS: u64 = 100_000;
 
 impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
@@ -35,8 +36,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         keys.map(|(_, key)| (*key, &self.workers[*key])).filter(|(_, worker)| worker.room() > 0)
     }
 
-    /// A worker on this thread that is in use and whose invocations end soon. The workers of other
-    /// threads are not examined, because those threads change their data.
+    /// A worker on this thread that is in use and whose invocations end soon. Workers of other
+    /// threads are not examined, because those threads keep changing the workers' data.
     fn pick_at_hand(&self, thread: usize) -> Option<usize> {
         let ends_soon = |worker: &Worker<R, I>| {
             let calls = worker.calls().len() as u64;

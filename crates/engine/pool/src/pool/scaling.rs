@@ -12,8 +12,8 @@ const MS_NS: u64 = 1_000_000;
 /// How long an invocation counts as demand. The demand of the last minute determines how much an
 /// eviction would cost.
 const DEMAND_MEMORY_S: f64 = 60.0;
-/// The pause between two readings of the instances' processor time and memory. Each reading reads
-/// one or two files per instance.
+/// The pause between two readings of the instances' processor time and memory. A reading opens one
+/// or two files per instance.
 const MEASURE_NS: u64 = 250 * MS_NS;
 /// What a revision takes over from the previous one counts as at most this many measurements.
 const INHERITED_MAX: u32 = 8;
@@ -99,7 +99,7 @@ impl Scaling {
         }
     }
 
-    /// Sets the bounds from now on, and keeps what was learned.
+    /// Sets the bounds from now on, and keeps everything that was learned.
     pub(super) fn set_bounds(&mut self, policy: &Policy, bounds: Bounds) {
         self.scaler.set_bounds(policy, bounds);
         self.due = true;
@@ -144,7 +144,8 @@ impl Scaling {
         self.look_ns
     }
 
-    /// Adds the arrivals since the last look to the demand, in which older arrivals fade.
+    /// Adds the arrivals since the last look to the demand, in which older arrivals count less and
+    /// less.
     fn see_demand(&mut self, offered: u64, now_ns: u64) {
         let (offered_before, before_ns) =
             std::mem::replace(&mut self.demand_seen, (offered, now_ns));

@@ -22,7 +22,8 @@ impl Why {
         Why { word: "spare", text: "scale.spare keeps this many loaded and paused" };
     /// No caller needs the instance, but the owner keeps a minimum.
     pub const MIN: Why = Why { word: "min", text: "scale.min keeps this many" };
-    /// The instance stops because a namespace with less than its share of the memory needs room.
+    /// The instance stops because a namespace that holds less than its share of the memory needs
+    /// room.
     pub const OTHERS: Why = Why {
         word: "evicted",
         text: "its namespace uses more than its share of the memory, and another one needs some",

@@ -34,7 +34,7 @@ use crate::admission::frames_max;
 /// [`Pool::ended`]: super::Pool::ended
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// It takes invocations.
+    /// The instance takes invocations.
     Ready,
     /// Its processes are paused, and it has not served any invocation yet.
     Spare,
@@ -42,9 +42,9 @@ pub enum State {
     Paused,
     /// It takes no more invocations, and exits when the ones that it holds have ended.
     Draining(Stop),
-    /// It takes no more invocations, because it is known to end by itself. It is replaced only
-    /// after its process has ended, because the cause of the end decides whether the next start is
-    /// delayed.
+    /// It takes no more invocations, because it is known to be ending by itself. It is replaced
+    /// only after its process has ended, because the cause of the end decides whether the next
+    /// start is delayed.
     Ending {
         since_ns: u64,
         /// How the instance is being stopped; `None` if nobody decided to stop it.
@@ -153,11 +153,11 @@ pub struct Call<R> {
     running: R,
 }
 
-/// Why no caller waits any more for an invocation.
+/// Why no caller waits for an invocation any longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gone {
-    /// The caller left. Beside other invocations, this one may run on until its deadline, in
-    /// nanoseconds.
+    /// The caller left. If the instance holds other invocations, this one may run on until its
+    /// deadline, in nanoseconds.
     Left { deadline_ns: u64 },
     /// The deadline of the invocation has passed.
     Late,
@@ -170,7 +170,7 @@ struct Cancelled {
     /// When the instance should have ended the invocation, if it runs others.
     due_ns: u64,
     gone: Gone,
-    /// The number of messages received from the instance by then. If another message arrives later,
+    /// The number of messages that the instance had sent by then. If another message arrives later,
     /// the instance is slow rather than stuck.
     messages: u64,
 }
@@ -206,8 +206,8 @@ impl<R> DerefMut for Call<R> {
     }
 }
 
-/// A number of invocations of several instances. It is atomic only so that it can be shared; it
-/// changes only under the lock of the pool's owner.
+/// A count of invocations that several instances share. It is atomic only so that it can be shared;
+/// it changes only under the lock of the pool's owner.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Total(Arc<AtomicU32>);
 
@@ -297,8 +297,8 @@ pub struct Worker<R, I> {
     messages: u64,
     given: u64,
     served: u64,
-    /// The caller or invocation that the instance is reserved for, if it has served one and does
-    /// not serve everybody.
+    /// The caller or invocation that the instance is reserved for, if it has served one and may not
+    /// serve others.
     pub(super) owner: Option<Owner>,
     pub(super) cpu_ns: u64,
     pub(super) memory_bytes: u64,
@@ -419,9 +419,9 @@ impl<R: Running, I: Instance> Worker<R, I> {
         self.run_times.record(run_ns);
     }
 
-    /// Records a run time for the autoscaler alone. It does not change the mean that allows
-    /// invocations in advance, because a server gets none, and a short exchange does not mean that
-    /// its work is short.
+    /// Records a run time for the autoscaler alone. The mean that allows invocations in advance
+    /// does not change: a server gets none in advance, and a short exchange does not mean that the
+    /// server's work is short.
     pub fn record_exchange(&mut self, run_ns: u64) {
         self.run_times.add(run_ns);
     }
@@ -433,7 +433,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
         self.memory_bytes = memory_bytes;
     }
 
-    /// Notes that no caller waits any more for the invocation in `slot`. Returns `false` if that
+    /// Notes that no caller waits for the invocation in `slot` any longer. Returns `false` if that
     /// was already known, or if the slot is empty.
     pub fn note_cancelled(&mut self, slot: usize, gone: Gone, now_ns: u64) -> bool {
         let messages = self.messages;
@@ -511,7 +511,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
     }
 
     /// Changes to `Draining`, if the instance is not already being stopped. If the instance is
-    /// ending by itself, it continues to end, and its end now counts as requested.
+    /// already ending by itself, it continues, and its end now counts as requested.
     pub(super) fn drain(&mut self, reason: StopReason, text: impl Into<String>) {
         if self.is_draining() {
             return;
@@ -524,8 +524,8 @@ impl<R: Running, I: Instance> Worker<R, I> {
         }
     }
 
-    /// Changes to `Ending` from any other state. Removes and returns the invocations that were
-    /// given to the instance after the first `reached` and that can be given back, newest first.
+    /// Changes to `Ending` from any other state. Removes and returns, newest first, the invocations
+    /// that were given to the instance after the first `reached` and that can be given back.
     pub(super) fn end_early(&mut self, reached: u64, now_ns: u64) -> Vec<Call<R>> {
         if !self.is_ending() {
             // A paused instance could not end, and the pool would resume it for the next
@@ -576,11 +576,11 @@ impl<R: Running, I: Instance> Worker<R, I> {
         }
     }
 
-    /// Stops an instance in which a cancelled invocation has continued for longer than `grace_ns`. An
-    /// instance that holds no other work is killed, and so is one that has sent nothing since a
-    /// deadline passed. A caller that left does not show that the instance is stuck, so beside the
-    /// invocations of others its own may continue until its deadline. Returns whether the instance was
-    /// killed now.
+    /// Stops an instance in which a cancelled invocation has continued for longer than `grace_ns`.
+    /// An instance that holds no other work is killed, and so is one that has sent nothing since a
+    /// deadline passed. That a caller left does not show that the instance is stuck, so while the
+    /// instance holds other invocations, the cancelled one may continue until its deadline. Returns
+    /// whether the instance was killed now.
     pub(super) fn stop_if_stuck(&mut self, now_ns: u64, grace_ns: u64) -> bool {
         let all = || self.calls.slots.iter().map(|(_, call)| call.cancelled);
         let is_alone = all().all(|cancelled| cancelled.is_some());

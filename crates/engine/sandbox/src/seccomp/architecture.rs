@@ -62,7 +62,7 @@ pub(super) const ALLOWED_HERE: &[libc::c_long] =
 /// riscv_flush_icache(2).
 #[cfg(target_arch = "riscv64")]
 const RISCV_FLUSH_ICACHE: libc::c_long = 259;
-/// riscv_hwprobe(2): tells which instructions a processor has.
+/// riscv_hwprobe(2) tells which instructions a processor has.
 #[cfg(target_arch = "riscv64")]
 const RISCV_HWPROBE: libc::c_long = 258;
 
@@ -141,6 +141,52 @@ const ARM_CACHEFLUSH: libc::c_long = 0x0f_0002;
 /// `__ARM_NR_set_tls`.
 #[cfg(target_arch = "arm")]
 const ARM_SET_TLS: libc::c_long = 0x0f_0005;
+
+/// Older forms of allowed calls, which programs of images still use, for instance nginx. Programs of
+/// the host have newer ones.
+#[cfg(target_arch = "x86_64")]
+pub(super) const OLDER_FORMS: &[libc::c_long] = &[
+    libc::SYS_epoll_create,
+    libc::SYS_eventfd,
+    libc::SYS_signalfd,
+    libc::SYS_inotify_init,
+    libc::SYS_creat,
+    libc::SYS_getdents,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+    libc::SYS_getrlimit,
+];
+/// Older forms of allowed calls: there are none on this processor.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const OLDER_FORMS: &[libc::c_long] = &[];
+
+/// Other forms of the calls that change the owner of a file.
+#[cfg(target_arch = "x86_64")]
+pub(super) const OWNER_CALLS_HERE: &[libc::c_long] = &[libc::SYS_chown, libc::SYS_lchown];
+/// See above.
+#[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
+pub(super) const OWNER_CALLS_HERE: &[libc::c_long] = &[];
+/// See above.
+#[cfg(target_arch = "arm")]
+pub(super) const OWNER_CALLS_HERE: &[libc::c_long] =
+    &[libc::SYS_chown, libc::SYS_lchown, libc::SYS_chown32, libc::SYS_fchown32, libc::SYS_lchown32];
+
+/// Other forms of the calls that change the user or the groups. C libraries call the forms for ids
+/// of 32 bits.
+#[cfg(target_arch = "arm")]
+pub(super) const USER_CALLS_HERE: &[libc::c_long] = &[
+    libc::SYS_setuid32,
+    libc::SYS_setgid32,
+    libc::SYS_setreuid32,
+    libc::SYS_setregid32,
+    libc::SYS_setresuid32,
+    libc::SYS_setresgid32,
+    libc::SYS_setgroups32,
+];
+/// See above.
+#[cfg(not(target_arch = "arm"))]
+pub(super) const USER_CALLS_HERE: &[libc::c_long] = &[];
 
 /// seccompiler's name for this processor.
 #[cfg(not(target_arch = "arm"))]

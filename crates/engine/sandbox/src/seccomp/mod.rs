@@ -1,10 +1,10 @@
 //! The system call filter: an allow-list for general runtimes, the same for every instance.
 //!
-//! A call that is not on the list fails with ENOSYS, as on an older kernel, so C libraries and
-//! runtimes use their fallback (clone3, io_uring, openat2). The list omits everything that
+//! A call that is not on the list (such as clone3 or io_uring) fails with ENOSYS, as on an older
+//! kernel, so C libraries and runtimes fall back to older calls. The list omits everything that
 //! published escapes used: namespaces, mounts, io_uring, bpf, perf, keys, userfaultfd, ptrace,
 //! reading other processes, odd socket families, kernel TLS. If only some forms of a call are
-//! needed, the filter compares the call's arguments. A filter can compare integers only, so
+//! needed, the filter also compares the call's arguments. A filter can compare integers only, so
 //! pointers are never trusted.
 //!
 //! This module only compiles the filter. `child.rs` loads it.
@@ -30,6 +30,8 @@ const REFUSED: SeccompAction = SeccompAction::Errno(libc::ENOSYS as u32);
 /// loads the number of the call.
 const PROLOGUE: usize = 4;
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 /// The offset of the call's number in `struct seccomp_data`.
 const NUMBER_AT: u32 = 0;
 
@@ -269,6 +271,50 @@ pub fn compile() -> io::Result<BpfProgram> {
     Ok(program)
 }
 
+/// The calls that change the user or the groups. A sandbox has one user, so no such call could have
+/// an effect.
+const USER_CALLS: &[libc::c_long] = &[
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setgroups,
+];
+
+/// The calls that change the owner of a file.
+const OWNER_CALLS: &[libc::c_long] = &[libc::SYS_fchown, libc::SYS_fchownat];
+
+/// The filter for a container image. Programs that begin as root often give files to a second user,
+/// or change to that user, and fail if this is refused. For root, such calls report success without
+/// an effect: the calls are not executed, so they cannot change anything. For any other user, they
+/// are refused, as in a container. Older forms of allowed calls are allowed too. See
+/// docs/decisions/0097-images-in-sandboxes.md.
+pub(crate) fn for_image(filter: &BpfProgram, is_root: bool) -> BpfProgram {
+    let user_calls = USER_CALLS.iter().chain(architecture::USER_CALLS_HERE);
+    let owner_calls = OWNER_CALLS.iter().chain(architecture::OWNER_CALLS_HERE);
+    let mut calls: Vec<&libc::c_long> = user_calls.collect();
+    if is_root {
+        calls.extend(owner_calls);
+    }
+    let errno = if is_root { 0 } else { libc::EPERM as u32 };
+    let answered = calls.into_iter().map(|call| (call, SeccompAction::Errno(errno)));
+    let older = architecture::OLDER_FORMS.iter().map(|call| (call, SeccompAction::Allow));
+    let answers = answered.chain(older).flat_map(|(call, action)| {
+        // Compare the number, and skip the answer if the number differs.
+        let answer = statement(RETURN, u32::from(action), (0, 0));
+        [statement(JUMP_IF_EQUAL, *call as u32, (0, 1)), answer]
+    });
+    let mut program = filter.clone();
+    program.splice(PROLOGUE..PROLOGUE, answers);
+    program
+}
+
+fn statement(code: u16, k: u32, (jt, jf): (u8, u8)) -> seccompiler::sock_filter {
+    seccompiler::sock_filter { code, jt, jf, k }
+}
+
 /// The filter that compares the numbers of calls one after the other.
 fn one_by_one(rules: Rules) -> io::Result<BpfProgram> {
     let filter = SeccompFilter::new(rules, REFUSED, SeccompAction::Allow, architecture::target()?);
@@ -353,8 +399,9 @@ fn rules() -> io::Result<Rules> {
         libc::SYS_personality,
         vec![all(&[(0, Op::Eq, 0)])?, all(&[(0, Op::Eq, PERSONALITY_QUERY)])?],
     );
-    // Programs may set resource limits, except the limit of core dumps. That one may only be read,
-    // so the pointer to its new value must be null. All 64 bits of the pointer are compared.
+    // Programs may set resource limits, except the limit of core dumps. The limit of core dumps may
+    // only be read, so the pointer to its new value must be null. All 64 bits of the pointer are
+    // compared.
     let nothing_set = SeccompCondition::new(2, Len::Qword, Op::Eq, 0).map_err(io::Error::other)?;
     limit(
         libc::SYS_prlimit64,
@@ -402,6 +449,41 @@ mod tests {
         let most = if cfg!(target_pointer_width = "32") { 240 } else { 200 };
         assert!((150..=most).contains(&count), "{count} calls");
         assert!(!compile().unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_filter_of_an_image_answers_calls_that_change_the_user() {
+        let filter = compile().unwrap();
+        let processor = filter[1].k;
+        let result = |program: &BpfProgram, call: libc::c_long| {
+            let number = u32::try_from(call).unwrap();
+            run(program, Call { processor, number, arguments: [33, 33, 33, 0, 0, 0] }).0
+        };
+        let refused = u32::from(REFUSED);
+        let errno = |errno: libc::c_int| u32::from(SeccompAction::Errno(errno as u32));
+        let allow = u32::from(SeccompAction::Allow);
+        let [as_root, as_user] = [true, false].map(|is_root| for_image(&filter, is_root));
+        for call in USER_CALLS.iter().chain(architecture::USER_CALLS_HERE) {
+            let results = [&filter, &as_root, &as_user].map(|program| result(program, *call));
+            assert_eq!(results, [refused, errno(0), errno(libc::EPERM)], "{call}");
+        }
+        for call in OWNER_CALLS.iter().chain(architecture::OWNER_CALLS_HERE) {
+            let results = [&filter, &as_root, &as_user].map(|program| result(program, *call));
+            assert_eq!(results, [allow, errno(0), allow], "{call}");
+        }
+        for call in architecture::OLDER_FORMS {
+            let results = [&filter, &as_root, &as_user].map(|program| result(program, *call));
+            assert_eq!(results, [refused, allow, allow], "{call}");
+        }
+        // All other calls have the same results as in every sandbox.
+        let changed = |number: libc::c_long| {
+            let own = USER_CALLS.iter().chain(OWNER_CALLS).chain(architecture::OLDER_FORMS);
+            let here = architecture::USER_CALLS_HERE.iter().chain(architecture::OWNER_CALLS_HERE);
+            own.chain(here).any(|call| *call == number)
+        };
+        for number in (0..=470).filter(|number| !changed(*number)) {
+            assert_eq!(result(&as_root, number), result(&filter, number), "{number}");
+        }
     }
 
     /// A call as a filter sees it (`struct seccomp_data`).

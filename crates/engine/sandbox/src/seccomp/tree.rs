@@ -1,6 +1,6 @@
 //! A binary search tree over the numbers of system calls, as instructions for the kernel.
 //!
-//! A filter of seccompiler compares the number of a call with one number after the other. When a
+//! A filter from seccompiler compares the number of a call with one number after the other. When a
 //! filter is loaded, the kernel runs it once for each system call number, to learn which calls are
 //! always allowed (`seccomp_cache_prepare` in kernel/seccomp.c). With a list of 200 numbers, that
 //! takes half a millisecond for each instance. The tree finds a number with at most nine

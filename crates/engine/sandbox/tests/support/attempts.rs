@@ -1,7 +1,7 @@
 //! Attempts to escape. Each is a function that says whether it succeeded.
 //!
-//! Inside a sandbox, all attempts must fail. Outside, as root, nearly all must succeed, because a
-//! battery that cannot succeed anywhere proves nothing. Outside, each attempt runs in its own mount
+//! Inside a sandbox, all attempts must fail. Outside, as root, nearly all must succeed, because
+//! attempts that cannot succeed anywhere prove nothing. Outside, each attempt runs in its own mount
 //! and host-name namespaces, and every form is harmless: files are opened but not written, and
 //! calls are made with arguments that the kernel refuses once the call has reached it.
 
@@ -290,8 +290,8 @@ fn missing(path: &str) -> bool {
     !std::path::Path::new(path).exists()
 }
 
-/// Whether the kernel lacks the call. In that case, the error is "no such call" and not "you may
-/// not".
+/// Whether the kernel lacks the call. In that case, the error says that there is no such call, and
+/// not that it is forbidden.
 fn no_such_call(number: c_long) -> bool {
     unsafe { libc::syscall(number, -1, 0, 0, 0, 0, 0) == -1 && errno() == libc::ENOSYS }
 }
@@ -518,6 +518,10 @@ attempts! {
     7 core_dumps: |_| unsafe { let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 }; libc::setrlimit(libc::RLIMIT_CORE, &raw const limit) == 0 };
     // 8: privileges through files and ids.
     8 become_root: |_| unsafe { libc::syscall(libc::SYS_setuid, 0) == 0 };
+    8 become_another_user: |_| unsafe { libc::syscall(libc::SYS_setuid, 33) == 0 && libc::geteuid() == 33 };
+    8 become_another_group: |_| unsafe { libc::syscall(libc::SYS_setgid, 33) == 0 && libc::getegid() == 33 };
+    8 join_a_group: |_| unsafe { let groups = [33u32]; libc::syscall(libc::SYS_setgroups, 1, groups.as_ptr()) == 0 && libc::getgroups(0, std::ptr::null_mut()) == 1 };
+    8 give_file_to_another_user: |_| fs::write("/tmp/mote-given", "x").is_ok() && std::os::unix::fs::chown("/tmp/mote-given", Some(33), Some(33)).is_ok() && fs::metadata("/tmp/mote-given").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 33);
     8 become_root_group: |_| unsafe { libc::syscall(libc::SYS_setgid, 0) == 0 };
     8 change_groups: |_| unsafe { libc::syscall(libc::SYS_setgroups, 0, 0) == 0 };
     8 hold_capability: |_| ["CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "CapInh:"].iter().any(|set| !status_field(set).trim_matches('0').is_empty());
@@ -568,8 +572,8 @@ pub(crate) fn probe(outside: bool) {
                 libc::setpgid(0, 0);
                 libc::alarm(5);
             }
-            // Outside, each attempt has its own namespaces, except for attempts that ask for
-            // namespaces themselves.
+            // Outside, each attempt has its own namespaces, except those attempts that themselves
+            // ask for namespaces.
             if outside && !attempt.name.ends_with("_namespace") {
                 unshare(libc::CLONE_NEWNS | libc::CLONE_NEWUTS);
                 unsafe {

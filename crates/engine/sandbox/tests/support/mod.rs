@@ -39,10 +39,32 @@ impl Drop for Folder {
     }
 }
 
+/// Copies a program of the host into a layer of an image, together with its libraries.
+pub(crate) fn copy_program(layer: &Path, program: &Path, target: &str) {
+    let copy = |from: &Path, to: &str| {
+        let to = layer.join(to.trim_start_matches('/'));
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        if !to.exists() {
+            std::fs::copy(from, to).unwrap();
+        }
+    };
+    copy(program, target);
+    let output = std::process::Command::new("ldd").arg(program).output().unwrap();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        // `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)` for the loader.
+        let path = line.split("=>").last().unwrap_or_default();
+        let path = path.split_whitespace().next().unwrap_or_default();
+        if path.starts_with('/') {
+            copy(Path::new(path), path);
+        }
+    }
+}
+
 /// A request with limits that are large enough for any interpreter.
 pub(crate) fn request(instance: u64, code_dir: &Path, launch: Launch) -> InstanceRequest {
     InstanceRequest {
         debug_port: None,
+        image: None,
         instance,
         label: "test-1".to_owned(),
         code_dir: code_dir.to_owned(),
@@ -64,7 +86,44 @@ pub(crate) fn request(instance: u64, code_dir: &Path, launch: Launch) -> Instanc
 }
 
 pub(crate) fn shim(argv: &[&str]) -> Launch {
-    Launch::Shim { argv: argv.iter().map(|text| (*text).to_owned()).collect() }
+    Launch::Shim { argv: argv.iter().map(|text| (*text).to_owned()).collect(), forks: false }
+}
+
+/// A folder with a program for `/mote` that can be a template, and its launch.
+pub(crate) fn template() -> Option<(Folder, PathBuf, Launch)> {
+    let (python, prefix) = python()?;
+    let folder = Folder::new("template");
+    folder
+        .write("copied.py", include_str!("copied.py"))
+        .write("mote_template.py", include_str!("../../../../../shims/python/mote_template.py"))
+        .write("mote_rehearsal.py", include_str!("../../../../../shims/python/mote_rehearsal.py"));
+    let argv = vec![python, "-sSuB".to_owned(), "/mote/copied.py".to_owned()];
+    Some((folder, prefix, Launch::Shim { argv, forks: true }))
+}
+
+/// Waits for a prewarmed instance that is a copy of a template. There is a template from the second
+/// prewarmed program on.
+pub(crate) async fn next_copy(backend: &ProcessBackend, request: &InstanceRequest) -> Started {
+    for _ in 0..5 {
+        let mut started = next_prewarmed(backend, request).await;
+        let mut channel = std::os::unix::net::UnixStream::from(started.channel);
+        // An executed program would be pid 2.
+        let is_copy = line_of(&mut channel) == "up 3\n";
+        started.channel = channel.into();
+        if is_copy {
+            return started;
+        }
+    }
+    panic!("the template is not used");
+}
+
+/// Reads one line from the channel of an instance.
+pub(crate) fn line_of(channel: &mut std::os::unix::net::UnixStream) -> String {
+    channel.set_nonblocking(false).unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::with_capacity(1, channel), &mut line)
+        .unwrap();
+    line
 }
 
 /// Reads all output until its end.

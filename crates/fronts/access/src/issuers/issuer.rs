@@ -8,7 +8,7 @@ use crate::jwt::KeySet;
 use arc_swap::ArcSwapOption;
 use mote_spec::TokenKeys;
 
-/// How long keys are used before they are fetched again, if the answer does not say it.
+/// How long keys are used before they are fetched again, if the answer does not say how long.
 const FRESH: Duration = Duration::from_secs(15 * 60);
 /// The shortest and the longest time that is accepted from an answer.
 const FRESH_MIN: Duration = Duration::from_secs(60);
@@ -55,8 +55,8 @@ impl Issuer {
     /// An issuer whose keys are at `place`.
     pub(crate) fn new(name: &str, place: &TokenKeys) -> Self {
         let known = match place {
-            // The deploy has checked this text. If it could not be read all the same, all tokens
-            // are refused.
+            // The deploy has checked this text. If the text still cannot be read, all tokens are
+            // refused.
             TokenKeys::Set(text) => KeySet::parse(text.as_bytes()).ok(),
             TokenKeys::Discovered | TokenKeys::Url(_) => None,
         };

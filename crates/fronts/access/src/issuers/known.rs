@@ -94,8 +94,8 @@ impl Issuers {
         if verified.has_claims { Ok(verified.subject) } else { Err(Rejected::Claims) }
     }
 
-    /// Lets the keys for these rules be fetched soon, if they have to be fetched and are not known
-    /// yet.
+    /// Requests an early fetch of the keys for these rules, if they have to be fetched and are not
+    /// known yet.
     pub fn expect(&self, rules: &Arc<TokenRules>) {
         self.user(rules);
     }
@@ -161,7 +161,7 @@ impl Issuers {
         }
     }
 
-    /// Returns each issuer once. First forgets issuers that no revision names any more.
+    /// Returns each issuer once. First forgets issuers that no revision names any longer.
     fn issuers(&self) -> Vec<Arc<Issuer>> {
         let mut users = lock(&self.0.users);
         users.by_rules.retain(|_, user| Arc::strong_count(&user.rules) > 1);

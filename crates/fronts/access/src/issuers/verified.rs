@@ -1,5 +1,5 @@
-//! The tokens that were verified lately. A further call with such a token needs no verification of
-//! its signature.
+//! The tokens that were verified recently. For a further call with such a token, the signature need
+//! not be verified again.
 
 use std::collections::HashMap;
 use std::sync::Arc;

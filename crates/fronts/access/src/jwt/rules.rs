@@ -1,4 +1,4 @@
-//! Checks whether the token rules of a function can be obeyed.
+//! Checks whether the token rules of a function can be applied.
 
 use mote_spec::{TokenKeys, TokenRules};
 

@@ -22,8 +22,8 @@ const SUBJECT_BYTES_MAX: usize = 128;
 pub struct Verified {
     /// The claim `sub`, which names the caller: 1 to 128 visible ASCII characters.
     pub subject: Arc<str>,
-    /// The time until which the token is accepted, in seconds since 1970. The permitted difference
-    /// of clocks is included.
+    /// The time until which the token is accepted, in seconds since 1970. This time includes the
+    /// permitted difference between the clocks.
     pub until_s: u64,
     /// Whether the token has the claims that the function requires.
     pub has_claims: bool,
@@ -84,8 +84,8 @@ pub fn verify(
     accept(&claims, rules, now_s)
 }
 
-/// Returns the algorithm of a token with its name. Refuses parameters that change what is signed.
-/// Ignores parameters that name keys: `jku`, `jwk`, `x5u` and `x5c` are never read.
+/// Returns the algorithm that a token names, together with the name. Refuses parameters that change
+/// what is signed. Ignores parameters that name keys: `jku`, `jwk`, `x5u` and `x5c` are never read.
 fn algorithm(head: &Map<String, Value>) -> Result<(Algorithm, &str), Refused> {
     use Refused::Wrong;
     if head.contains_key("crit") || head.contains_key("b64") || head.contains_key("zip") {

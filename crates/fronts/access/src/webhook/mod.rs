@@ -1,5 +1,5 @@
 //! Signed requests: checks whether a signature was made with a secret for this body and within the
-//! time window, and whether rules for signatures can be obeyed. This module must not know where
+//! time window, and whether rules for signatures can be applied. This module must not know where
 //! secrets come from, what functions are, or which clock is used.
 
 mod rules;
@@ -20,7 +20,8 @@ const SIGNATURES_MAX: usize = 8;
 const STANDARD_SECRET: &str = "whsec_";
 
 /// Whether the head contains a signature of this scheme with the right length and a time within the
-/// window. This does not show who made the signature, because that check also needs the body.
+/// window. This check does not show who made the signature, which cannot be verified without the
+/// body.
 #[must_use]
 pub fn is_signed(rules: &WebhookRules, block: &[u8], now_unix_ms: u64) -> bool {
     Signed::of(&rules.scheme, block).is_some_and(|signed| signed.is_possible(rules, now_unix_ms))
@@ -37,7 +38,7 @@ pub fn verifies(
     now_unix_ms: u64,
 ) -> bool {
     let Some(signed) = Signed::of(&rules.scheme, block) else { return false };
-    // If an editor wrote the file of the secret, it ends with a line feed.
+    // If an editor wrote the secret's file, the file ends with a line feed.
     let text = secret.trim_end_matches(['\r', '\n']);
     let decoded;
     let secret = if rules.scheme == WebhookScheme::Standard {
@@ -55,8 +56,8 @@ pub fn verifies(
     let mut context = hmac::Context::with_key(&key);
     context.update(&signed.begin);
     context.update(body);
-    // ring compares in constant time only when it also computes the signature itself, and only over
-    // one piece of data. Therefore both signatures are signed again, and the results are compared.
+    // `ring` compares in constant time only signatures that it computes itself, and only over one
+    // piece of data. So both signatures are themselves signed, and the results are compared.
     let expected = hmac::sign(&key, context.sign().as_ref());
     signed
         .signatures

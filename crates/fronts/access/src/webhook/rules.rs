@@ -1,4 +1,4 @@
-//! Checks whether rules for signatures can be obeyed.
+//! Checks whether rules for signatures can be applied.
 
 use mote_spec::fields::is_set_by_node;
 use mote_spec::{HmacRules, WebhookRules, WebhookScheme, is_secret_name};

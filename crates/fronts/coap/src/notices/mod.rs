@@ -3,8 +3,8 @@
 //! A front that offers observation has a [`Feed`] and holds a [`Watch`] for each observer. When a
 //! function publishes the state of a resource, the feeds that watch the resource learn of the
 //! change. They read the latest state when they can send it. A newer state replaces a state that
-//! has not been read yet, so a slow observer costs no memory. It sees fewer states, but always the
-//! last one.
+//! has not been read yet, so a slow observer costs no memory. Such an observer sees fewer states,
+//! but always the last one.
 //!
 //! A function can also report only that a resource changed. The node then asks the function for the
 //! state with GET, once for each observed resource, and publishes the answer
@@ -27,7 +27,7 @@ use mote_spec::FunctionName;
 
 pub use metrics::NoticeMetrics;
 
-/// The limit of observers on a node. One address and one function may have at most half of them,
+/// The limit of observers on a node. A single address or function may have at most half of them,
 /// and the namespaces divide them among themselves ([`Shares::even`]).
 pub const OBSERVERS_MAX: usize = 4_096;
 /// The limit of bytes of the latest states of observed resources. One function may have at most
@@ -40,7 +40,7 @@ pub const RESOURCE_BYTES_MAX: usize = 1_024;
 /// The bytes counted for each state in addition to its own length.
 const STATE_OVERHEAD_BYTES: usize = 256;
 
-/// What a GET for an observed resource asks for.
+/// The parts of a GET that identify an observed resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Resource {
     pub function: FunctionName,
@@ -83,7 +83,8 @@ pub struct Notices(Arc<Inner>);
 struct Inner {
     /// While this lock is held, no other locks are taken except those inside the shares.
     table: Mutex<Table>,
-    /// The number of entries in the table. It shows without the lock that there are no observers.
+    /// The number of entries in the table, so that the front learns without the lock whether there
+    /// are observers.
     observed: AtomicUsize,
     by_function: Shares<FunctionName>,
     by_address: Shares<IpAddr>,
@@ -249,8 +250,7 @@ impl Notices {
         let paths = table.paths.get(function);
         let ids: Vec<u64> =
             paths.into_iter().flat_map(|paths| paths.values().flatten().copied()).collect();
-        // Earlier states do not matter any more. Freeing their bytes makes room for the final
-        // state.
+        // Earlier states no longer matter, and freeing their bytes makes room for the final state.
         for id in &ids {
             if let Some(entry) = table.entries.get_mut(id) {
                 entry.latest = None;

@@ -47,7 +47,7 @@ impl Entry {
         let first_line = arrived.split(|byte| matches!(byte, b'\r' | b'\n')).next();
         Self {
             first_line: first_line.unwrap_or_default().to_vec(),
-            // The unspecified address means that the proxy did not know the client.
+            // The unspecified address means that the proxy did not name the client.
             client: Some(client).filter(|client| !client.is_unspecified()),
             caller: None,
             method: Vec::new(),
@@ -78,7 +78,7 @@ impl Entry {
         entry.target.reserve(2 + name.len() + head.path().len() + head.query().len());
         entry.target.push(b'/');
         entry.target.extend_from_slice(name.as_bytes());
-        // A head has the path "/" even if the request's path ends after `name`.
+        // In a head, the path is "/" even if the request's path ends after `name`.
         if !is_bare && !name.is_empty() {
             entry.target.extend_from_slice(head.path());
         }

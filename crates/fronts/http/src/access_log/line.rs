@@ -41,7 +41,7 @@ fn put_common(into: &mut Vec<u8>, entry: &Entry, began: SystemTime) {
         Some(client) => write!(into, "{client} - ").expect("memory"),
         None => into.extend_from_slice(b"- - "),
     }
-    // A name with a space or a quote would shift the columns after it.
+    // A space or a quote in a name would shift the columns after it.
     match entry.caller.as_deref().filter(|name| !name.is_empty()) {
         Some(caller) => put_escaped(into, caller.as_bytes(), Spaces::Escaped),
         None => into.push(b'-'),
@@ -64,8 +64,8 @@ fn put_common(into: &mut Vec<u8>, entry: &Entry, began: SystemTime) {
     }
 }
 
-/// A client that disconnects before the answer gets the status that nginx uses for this case,
-/// because log tools know that status.
+/// If a client disconnects before the answer, the line has the status that nginx uses for this
+/// case, because log tools know that status.
 fn status(entry: &Entry) -> u16 {
     if entry.status == 0 { 499 } else { entry.status }
 }
@@ -77,8 +77,8 @@ fn utc(at: SystemTime) -> Timestamp {
     Timestamp::from_millisecond(since.as_millis() as i64).unwrap_or_default()
 }
 
-/// The time in Common Log Format: `27/Nov/2026:08:00:00 +0000`. Using jiff's formatter would make
-/// the program 20 KB larger.
+/// The time in Common Log Format: `27/Nov/2026:08:00:00 +0000`. jiff's formatter would make the
+/// program 20 KB larger.
 fn put_day(into: &mut Vec<u8>, at: SystemTime) {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];

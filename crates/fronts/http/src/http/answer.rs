@@ -303,7 +303,7 @@ fn status_line(out: &mut Vec<u8>, status: u16) {
 }
 
 /// Header blocks that were found valid, each with its encoded form. A function usually answers with
-/// the same fields, and checking every byte of them costs more than the rest of a head.
+/// the same fields, and checking every byte of the fields costs more than the rest of a head.
 #[derive(Default)]
 struct KnownFields {
     kept: Vec<(Vec<u8>, Vec<u8>)>,

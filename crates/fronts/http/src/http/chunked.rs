@@ -135,7 +135,8 @@ impl Chunked {
                         return Ok(Some(ChunkEvent::End));
                     }
                     // Trailer fields are checked for their form and then dropped. No function needs
-                    // them, and as headers they could contradict values that were already checked.
+                    // trailer fields, and as headers they could contradict values that were already
+                    // checked.
                     let colon = line.iter().position(|byte| *byte == b':').unwrap_or(0);
                     if colon == 0 || !line[..colon].iter().all(|b| super::head::is_token(*b)) {
                         return Err(Refusal::new(400, "M1010", "trailer is not a valid field"));

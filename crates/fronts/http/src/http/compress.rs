@@ -13,7 +13,7 @@ use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers, put_header};
 use mote_spec::HttpRules;
 
-/// Shorter answers are not compressed, because they fit into one network packet anyway.
+/// Shorter answers are not compressed, because they fit into one network packet in any case.
 const BYTES_MIN: u64 = 1_024;
 /// The number of bytes that are compressed before other tasks may run. This takes 0.2 ms on a
 /// server's core.
@@ -116,7 +116,7 @@ fn is_compressible(reply: &Reply) -> bool {
     let kind = kind.to_ascii_lowercase();
     let ends = |ending: &[u8]| kind.ends_with(ending);
     match &kind[..] {
-        // Events are short, and their connection stays open for long.
+        // Events are short, and their connections stay open for a long time.
         b"text/event-stream" => false,
         _ if kind.starts_with(b"text/") => true,
         b"image/svg+xml" | b"application/wasm" | b"application/x-ndjson" => true,

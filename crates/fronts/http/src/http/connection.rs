@@ -552,8 +552,8 @@ impl<I: Invoker> Exchange<'_, I> {
     }
 
     /// Runs an invocation whose body is still arriving. The invocation starts at once, or, if the
-    /// function takes whole bodies, when the body is complete. It is cancelled if the client closes
-    /// the connection or breaks the framing of the body.
+    /// function takes whole bodies, when the body is complete. The invocation is cancelled if the
+    /// client closes the connection or breaks the framing of the body.
     async fn run_streaming(
         &mut self,
         input: &mut Input,
@@ -569,7 +569,7 @@ impl<I: Invoker> Exchange<'_, I> {
         let id = invocation.id;
         let complete = AtomicBool::new(false);
         let has_begun = AtomicBool::new(false);
-        // Ends early only if the invocation must end. The result is `None` if the client has
+        // Resolves early only if the invocation must end, with `None` if the client has
         // disconnected.
         let mut intake = pin!(async {
             let framing = self.request.framing;
@@ -605,8 +605,8 @@ impl<I: Invoker> Exchange<'_, I> {
                 invocation.deadline_ns += now - invocation.received_ns;
                 invocation.received_ns = now;
             }
-            // Until here, the connection only waits for its client and can be ended for another
-            // one.
+            // Up to this point, the connection only waits for its client, and can be ended to make
+            // room for another one.
             let working = seat.begin().ok_or(Fault::Stopping)?;
             self.count_again(&mut invocation.head)?;
             let reply = self.front.invoker.invoke(&self.route, invocation).await?;

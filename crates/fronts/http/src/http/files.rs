@@ -11,6 +11,6 @@ pub(super) async fn answer<R: Routed>(route: &R, head: &Head, is_bare: bool) -> 
     let code = route.info().code.filter(|_| route.info().webhook.is_none())?;
     let name = (is_bare && head.path() == b"/").then(|| route.info().name.as_str());
     let looked = crate::static_files::answer(code, rules, head, name);
-    // The state of this future must not enlarge requests to functions without files.
+    // Boxed, so that requests to functions without files do not carry the state of this future.
     Box::pin(looked).await
 }

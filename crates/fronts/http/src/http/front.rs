@@ -33,9 +33,9 @@ const RESERVE_PART: usize = 8;
 /// of them. A waiting stream costs the node about 4.5 KB, so all of them cost about 45 MB.
 const STREAMS_MAX: usize = 10_000;
 
-/// The number of connections whose TLS handshake may be incomplete at once. Each connection holds
-/// up to 64 KiB of what its client has sent. At the limit, the address with the most incomplete
-/// handshakes loses its oldest one.
+/// The number of connections whose TLS handshake may be incomplete at once. Each of these
+/// connections holds up to 64 KiB of data from its client. At the limit, the address with the most
+/// incomplete handshakes loses its oldest one.
 const HANDSHAKES_MAX: usize = 1_024;
 
 /// Time and count limits of the front. If a phase exceeds its time limit, the connection ends.
@@ -50,15 +50,15 @@ pub struct Config {
     /// How long a client may read nothing of its answer.
     pub write_timeout: Duration,
     /// How long a request may continue to arrive after the node has begun to stop. An invocation
-    /// that has begun has the whole time of the stop instead.
+    /// that has begun may instead use the whole time that the stop may take.
     pub arrival_grace: Duration,
     /// How long an idle kept connection may still begin a request after the node has begun to stop.
     /// The answer to that request closes the connection. Closing the connection at once would lose
     /// a request that the client has just sent.
     pub last_request_grace: Duration,
     /// The limit of connections at once. A further connection takes the place of one that is idle
-    /// or has not sent a request, from the address with the most of those. If no connection is
-    /// idle, the new client receives a 503.
+    /// or has not sent a request, from the address with the most such connections. If no connection
+    /// is idle, the new client receives a 503.
     pub connections_max: usize,
     /// The limit of connections from one address. A further connection takes the place of another
     /// one from the same address.
@@ -197,8 +197,8 @@ impl Stopper {
 
     /// Resolves when [`Stopper::stop`] is called, or at once if it has already been called.
     pub(crate) fn stopped(&self) -> Stopped {
-        // The notification is created before the flag is read. In the opposite order, a stop
-        // between the two steps would be missed.
+        // The notification is created before the flag is read. In the opposite order, the front
+        // would miss a stop between the two steps.
         let notified = Box::pin(self.0.notify.clone().notified_owned());
         Stopped { already: self.is_stopping(), notified }
     }

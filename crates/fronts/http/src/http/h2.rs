@@ -47,8 +47,8 @@ const PROTOCOL: &str = "HTTP/2.0";
 /// The limit of open streams on one connection. Further streams are refused, and the client may
 /// retry them. The front's `streams_max` limits all connections together.
 const STREAMS_MAX: u32 = 100;
-/// A stream counts as one additional stream for each multiple of this head length, because the head
-/// stays in memory as long as the stream waits.
+/// A stream with a head that is longer than this counts as several streams, one for each part of this
+/// length, because the head stays in memory as long as the stream waits.
 const HEAD_BYTES_PER_PLACE: usize = 4 << 10;
 /// The number of bytes that a client may send ahead on one stream. The connection has the same
 /// window.
@@ -111,9 +111,9 @@ pub(crate) async fn serve<I: Invoker>(
 }
 
 /// Drives a connection to its end. Ends it at once, with `None`, if the client does not read its
-/// answers or stays after it was asked to leave. When the node stops, the connection may stay for
-/// `arrival_grace`, and after that as long as one of its invocations runs or an answer is not yet
-/// taken.
+/// answers or does not leave when asked to. When the node stops, the connection may stay for
+/// `arrival_grace`, and after that for as long as one of its invocations runs or an answer is not
+/// yet taken.
 async fn drive<I: Invoker, C>(
     connection: C,
     activity: &Activity,
@@ -267,8 +267,8 @@ impl<I: Invoker> Service<I> {
         }
         self.activity.count_held();
         drop(self.activity.wait(body.held_bytes())?);
-        // From here on, the held bytes of a streamed answer are counted when they change, and its
-        // pieces when they arrive.
+        // From here on, the bytes that a streamed answer holds are counted when they change, and
+        // its pieces when they arrive.
         Some(self.activity.wait_anyway(0))
     }
 
@@ -337,7 +337,7 @@ impl<I: Invoker> Service<I> {
         if body.is_over()
             && let Some(mut file) = files::answer(&route, &head, is_bare).await
         {
-            // A stopping node then waits until the file is sent.
+            // This makes a stopping node wait until the file is sent.
             if !open.accept() {
                 return (name, Err(Refusal::no_place()));
             }
@@ -480,8 +480,8 @@ fn response(
     answer::server_timing(&mut timing, &reply.phases);
     let mut body = reply.body;
     if is_head || matches!(reply.status, 204 | 304) {
-        // A client would treat a stream with DATA as malformed here, because the answer to HEAD has
-        // no body (RFC 9113, 8.1.1).
+        // The answer to HEAD has no body, so a client would treat a stream with DATA as malformed
+        // here (RFC 9113, 8.1.1).
         if let Some(length) = body.length().filter(|length| is_head && *length > 0) {
             response = response.header("content-length", length);
         }

@@ -19,12 +19,12 @@ use super::logged::Logged;
 use crate::added::Added;
 use crate::ids::now_ns;
 
-/// The most answer bytes that may wait for one client. All streams of a client together hold this
-/// much if each waits with a short answer. At the limit, a further answer becomes a 503.
+/// The most answer bytes that may wait for one client. This is how much all streams of a client
+/// hold together if each has a short answer waiting. At the limit, a further answer becomes a 503.
 const UNSENT_BYTES_MAX: usize = 8 << 20;
-/// The most answer bytes that may wait for all HTTP/2 clients together. If more than half of this
-/// is in use, a client that takes nothing between two checks is disconnected. Otherwise a client
-/// has the front's `write_timeout`.
+/// The most answer bytes that may wait for all HTTP/2 clients together. While more than half of
+/// this is in use, a client that takes nothing between two checks is disconnected. Otherwise, a
+/// client has the front's `write_timeout` to take something.
 pub(super) const UNSENT_BYTES_TOTAL_MAX: usize = 64 << 20;
 
 /// The activity of a connection: its open streams, and the answers that its client has not yet
@@ -49,7 +49,7 @@ pub(super) struct Activity {
     pub(super) streamed: Mutex<Vec<Weak<Streamed>>>,
 }
 
-/// How long a client has taken none of the bytes that wait for it. Updated at each check.
+/// For how long a client has taken none of the bytes that wait for it. Updated at each check.
 #[derive(Default)]
 pub(super) struct Progress {
     sent: u64,
@@ -124,7 +124,7 @@ impl Activity {
     }
 
     /// Updates the count of bytes that functions have sent but hyper has not taken. hyper takes
-    /// nothing of an answer while the client's window for it is closed.
+    /// nothing of an answer while the client's window for that answer is closed.
     pub(super) fn count_held(&self) {
         for one in self.streamed.lock().iter().filter_map(Weak::upgrade) {
             one.count_held();
@@ -225,8 +225,8 @@ impl Buf for Piece {
 pub(super) struct Streamed {
     /// Locked for one poll of the function's answer. No other lock is taken while it is held.
     pub(super) body: Mutex<Option<Body>>,
-    /// When hyper received a piece that it has not yet sent. 0 while the next piece has to come
-    /// from the function.
+    /// When hyper received a piece that it has not yet sent. 0 while hyper waits for the function's
+    /// next piece.
     pub(super) given_ns: AtomicU64,
     /// The last count of the bytes that the function has sent but hyper has not taken.
     pub(super) held: Mutex<Waiting>,

@@ -43,7 +43,7 @@ enum State {
 enum Answer {
     /// An empty body or a body of one piece.
     Short(Body),
-    /// Pieces in the order in which the function sends them. The connection shares the body and
+    /// Pieces in the order in which the function sends them. The connection shares the body, and
     /// drops it if the client takes nothing.
     Streamed(Arc<Streamed>, Option<u64>),
 }

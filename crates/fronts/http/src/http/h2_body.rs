@@ -20,7 +20,7 @@ use super::route::LINGER_BYTES_MAX;
 /// How long the end of an answer may wait for the rest of its request's body.
 const REST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Receives a request's body when nothing reads the body any more, so that the answer can wait for
+/// Receives a request's body when the function no longer reads it, so that the answer can wait for
 /// the rest of the body.
 ///
 /// If the rest were not read, the stream would be reset with NO_ERROR after the answer (RFC 9113,
@@ -37,7 +37,7 @@ enum Rest {
     Held,
     /// The body may still be read, and the answer waits for its end.
     Awaited(Waker),
-    /// Nothing reads the body any more.
+    /// The body is no longer read.
     Left(Incoming),
     /// The body has ended, or the answer does not wait for it.
     Over,

@@ -28,7 +28,8 @@ pub(super) struct Metered {
 
 impl Metered {
     /// Makes the socket, and a channel that returns the stream after the last frame has been sent.
-    /// The last frame is sent at an orderly end or because the client floods the connection.
+    /// The last frame is sent either at an orderly end, or because the client floods the
+    /// connection.
     pub(super) fn new(read: Bytes, stream: Socket) -> (Self, oneshot::Receiver<Socket>) {
         let (sender, receiver) = oneshot::channel();
         let meter = FrameMeter::new(now_ns());

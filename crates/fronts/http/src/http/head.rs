@@ -1,10 +1,10 @@
 //! Reads HTTP/1.1 request heads strictly (RFC 9112).
 //!
-//! Parsing gives one canonical request. A head that a lenient server could read in two ways is
-//! refused, and the answer names the line and the rule. Nothing is forwarded in its raw form.
+//! Parsing gives one canonical request. If a lenient server could read a head in two ways, the head
+//! is refused, and the answer names the line and the rule. Nothing is forwarded in its raw form.
 //! Header fields are copied into the invocation's layout, and framing fields are interpreted here
-//! and dropped. The module is pure, so every rule can be a row in a table test, and the parser is
-//! fuzzed as a whole.
+//! and dropped. The module is pure, so that every rule can be a row in a table test, and the parser
+//! can be fuzzed as a whole.
 
 use mote_core::invocation::{Head, HeadBuilder};
 use mote_spec::fields::is_set_by_node;
@@ -60,8 +60,8 @@ pub fn find_end(buffer: &[u8], scanned: usize) -> Result<Option<usize>, Refusal>
     for at in memchr::memchr_iter(b'\n', &buffer[from..]) {
         let at = from + at;
         let line = &buffer[..at];
-        // `parse` refuses a line that ends in a bare LF and names its number, so the end of the
-        // head is not awaited.
+        // `parse` refuses a line that ends in a bare LF and names the line's number, so there is no
+        // need to wait for the end of the head.
         if !line.ends_with(b"\r") {
             return Ok(Some(at + 1));
         }
@@ -167,7 +167,7 @@ impl<'a> Lines<'a> {
 fn request_line_parts(line: &[u8]) -> Result<(&[u8], &[u8], bool), Refusal> {
     let malformed = || Refusal::new(400, "M1007", "request line is not METHOD TARGET HTTP/1.1");
     let first = memchr::memchr(b' ', line).ok_or_else(|| {
-        // A single word is a request of HTTP/0.9 only if nothing follows it.
+        // A single word is an HTTP/0.9 request only if nothing follows it.
         Refusal::new(505, "M1023", "HTTP/1.0, 1.1 or 2 only")
     })?;
     let method = &line[..first];
@@ -394,7 +394,7 @@ impl<'a> Fields<'a> {
             name: String::from_utf8(name.to_vec())
                 .map_err(|_| Refusal::new(400, "M1026", "path is not in normal form"))?,
             head,
-            // The caller sets this, because it knows the target.
+            // The caller sets this, because the caller knows the target.
             is_bare: false,
             framing,
             keep_alive: !self.close && (!http10 || self.keep_alive),
@@ -405,7 +405,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Maps a byte of a name the way CGI and its successors read names: in lower case, and `_` like
+/// Maps a byte of a name as CGI and its successors read names: in lower case, with `_` equal to
 /// `-`.
 fn dashed(byte: &u8) -> u8 {
     match byte.to_ascii_lowercase() {

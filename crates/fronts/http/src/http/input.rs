@@ -1,9 +1,9 @@
 //! The reading side of a connection: received bytes that are not served yet, and the time limit for
 //! further bytes.
 //!
-//! An idle connection holds no buffer. Each thread reads bytes into one scratch buffer, and they
-//! are copied only if necessary. Each connection has one timer, and moving its deadline costs
-//! nothing until the timer fires.
+//! An idle connection holds no buffer. Each thread reads bytes into one scratch buffer, and copies
+//! them only if necessary. Each connection has one timer, and moving its deadline costs nothing
+//! until the timer fires.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -90,7 +90,7 @@ impl Input {
     }
 
     /// Charges the work done, and lets other tasks run when the turn is over. Without this, a
-    /// client that sends faster than it is served would keep the thread, because no await on its
+    /// client that sends faster than it is served would keep the thread, because no `await` on its
     /// path would ever have to wait.
     pub(crate) async fn charge(&mut self, items: u32, bytes: usize) {
         self.turn.charge(items, bytes);
@@ -244,10 +244,10 @@ pub(crate) async fn or_gone<T>(
     }
 }
 
-/// What is in progress while the connection watches for its client to disconnect.
+/// The work in progress while the connection watches whether its client disconnects.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Until<'a> {
-    /// An invocation of whose answer no byte has been sent. The client accepts interim answers
+    /// An invocation whose answer has not begun to be sent. The client accepts interim answers
     /// unless it uses HTTP/1.0.
     Answered { http10: bool },
     /// An answer. Its writes detect whether the client is still connected.
@@ -267,11 +267,10 @@ pub(crate) async fn gone(input: &mut Input, reader: &mut Reader<'_>, until: Unti
 ///
 /// The end of the client's data looks the same whether the client has closed the connection or
 /// still waits for the answer (RFC 9112, 9.6). Only a write shows the difference, because a closed
-/// connection refuses the bytes. Before the answer begins, this function therefore sends an interim
+/// connection refuses the bytes. So before the answer begins, this function sends an interim
 /// answer, which an HTTP/1.1 client ignores (RFC 9110, 15.2).
 async fn gone_after(end: ReadEnd, input: &mut Input, reader: &Reader<'_>, until: Until<'_>) {
-    // A client that ends TLS does not read any more. No known client waits for an answer after
-    // that.
+    // A client that ends TLS no longer reads. No known client waits for an answer after that.
     let (ReadEnd::Ended, Some(stream)) = (end, reader.plain()) else { return };
     let (http10, has_begun) = match until {
         Until::Answered { http10 } => (http10, false),
@@ -292,8 +291,8 @@ async fn gone_after(end: ReadEnd, input: &mut Input, reader: &Reader<'_>, until:
         return refused.await;
     }
     // The client ended its side in the middle of the answer. Nearly all clients that do so have
-    // disconnected. If this one has not, the next write shows it. An answer may be silent for long,
-    // so the wait has a limit.
+    // disconnected. If this one has not, the next write shows that. An answer may be silent for a
+    // long time, so the wait has a limit.
     let _ = tokio::time::timeout(SILENCE_AFTER_END, refused).await;
 }
 

@@ -34,8 +34,9 @@ const ACCEPTED_IN_TURN_MAX: usize = 512;
 
 /// The protocol in which a certificate authority checks who controls a host name.
 const CHALLENGE: &[u8] = b"acme-tls/1";
-/// How many accepted connections may exist beyond [`Config::connections_max`]. They are connections
-/// that were just told to end, and connections of proxies that have not yet named their client.
+/// How many accepted connections may exist beyond [`Config::connections_max`]. These are
+/// connections that were just told to end, and connections from proxies that have not yet named
+/// their client.
 const LEAVING_MAX: usize = 64;
 
 /// The answer to a client whose address has too many connections and none of them is idle.
@@ -131,9 +132,9 @@ pub async fn serve<I: Invoker>(
     let mut stopped = front.stopper.stopped();
     let mut accepted_in_turn = 0;
     loop {
-        // A burst of new clients must not delay the requests of other clients for long. The limit
-        // grows with the number of open connections. With a small fixed limit, new clients of a
-        // slow machine would wait for seconds, because served clients send their next request at
+        // A burst of new clients must not delay the requests of other clients for a long time. The
+        // limit grows with the number of open connections. With a small fixed limit, new clients of
+        // a slow machine would wait for seconds, because served clients send their next request at
         // once.
         let open = places_max - places.available_permits();
         if accepted_in_turn >= (open / 2).clamp(TURN_ITEMS_MAX as usize, ACCEPTED_IN_TURN_MAX) {
@@ -156,8 +157,8 @@ pub async fn serve<I: Invoker>(
     }
     // When the listener is closed, the kernel resets the connections that still wait, even if their
     // clients have already sent a request. The runtime may not have been notified of these
-    // connections, so the listener is asked directly. The loop has a limit, because new clients
-    // must not keep the node from stopping.
+    // connections, so this loop asks the listener directly. The loop has a limit, because new
+    // clients must not keep the node from stopping.
     let listener = listener.into_std()?;
     for _ in 0..BACKLOG {
         let Ok(place) = places.clone().try_acquire_owned() else { break };
@@ -199,8 +200,8 @@ impl<I: Invoker> HttpFront<I> {
         }
     }
 
-    /// Takes a seat for a connection from `address`. If no seat is free, the client receives the
-    /// reason, provided that this needs no waiting, and the connection has to be closed.
+    /// Takes a seat for a connection from `address`. If no seat is free, the connection has to be
+    /// closed. The client receives the reason if it can be sent without waiting.
     fn sit(&self, stream: &TcpStream, address: IpAddr) -> Option<Arc<Seat<IpAddr>>> {
         match self.connections.take(address_owner(address)) {
             Ok(seat) => Some(Arc::new(seat)),

@@ -1,7 +1,7 @@
 //! Proxies in front of the node, and what they say about the clients behind them.
 //!
-//! Only statements of a trusted proxy count. Proxies add to the right of what a client itself has
-//! written into a field, so a list is read from its end.
+//! Only statements of a trusted proxy count. Proxies append to whatever a client has written into a
+//! field, so a list is read from its end.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -76,7 +76,7 @@ impl Proxies {
             .collect();
         let mut found = None;
         for field in fields.into_iter().rev() {
-            // Bytes that are not UTF-8 are not an address either.
+            // Bytes that are not UTF-8 are not an address, either.
             let Ok(field) = str::from_utf8(field) else { return Some(UNKNOWN) };
             for entry in field.rsplit(',') {
                 match read(entry) {
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// What the header says, and how many bytes remain after it.
+    /// The content of the header, and how many bytes remain after it.
     async fn read(bytes: &[u8]) -> (String, usize) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let near =

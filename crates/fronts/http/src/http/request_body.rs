@@ -44,7 +44,7 @@ pub(crate) fn channel(length: Option<u64>) -> (Sender, Body) {
 /// How feeding a body ended, if the body was valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fed {
-    /// The body was read to its end. The next request begins at the start of the buffer.
+    /// The body was read to its end. The buffer begins with the next request.
     Complete,
     /// The reader of the body was dropped.
     Unread,

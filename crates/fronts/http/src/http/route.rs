@@ -114,8 +114,8 @@ enum Placed {
 }
 
 impl Placed {
-    /// The result once the function has accepted the request. The picked revision may be another
-    /// one than the revision whose routes apply.
+    /// The result once the function has accepted the request. The picked revision may differ from
+    /// the revision whose routes apply.
     fn end<R>(self, route: R, added: Added) -> Result<(R, Added), Refusal> {
         match self {
             Self::Redirected(answer) => Err(answer.with_fields(&added)),
@@ -141,7 +141,7 @@ fn declared<I: Invoker>(
     let field = |wanted: &[u8]| headers(head.headers()).find(|(name, _)| *name == wanted);
     let value = |wanted: &[u8]| field(wanted).map(|(_, value)| value);
     // With OPTIONS, a browser asks whether it may send a request with another method, so the route
-    // is matched by that method.
+    // is matched by that other method.
     let wanted = value(b"access-control-request-method").filter(|_| head.method() == b"OPTIONS");
     let asked = routes::Asked {
         among,
@@ -170,8 +170,8 @@ fn declared<I: Invoker>(
     Ok(placed)
 }
 
-/// Answers requests below `/.well-known` that only the node itself can answer. A route cannot take
-/// these paths over.
+/// Answers requests below `/.well-known` that only the node itself can answer. Routes cannot take
+/// over these paths.
 fn own_answer(name: &str, head: &Head, well_known: Option<&WellKnown>) -> Result<(), Refusal> {
     let asks = name == WELL_KNOWN && matches!(head.method(), b"GET" | b"HEAD");
     let path = str::from_utf8(head.path()).ok().filter(|_| asks);

@@ -1,10 +1,10 @@
 //! The rules of a function for HTTP requests: pure functions over the head of a request.
 //!
 //! CORS follows the Fetch standard: the node tells the browser what a page of another origin may
-//! do, and the browser obeys. The node runs a request from an origin that is not permitted all the
-//! same, because any client other than a browser could send the same request. If browsers add
-//! credentials, this is not safe: the page could not read the answer, but its request would have
-//! acted in the name of the browser's user. The node therefore refuses such requests.
+//! do, and the browser obeys. A request from an origin that is not permitted still runs, because
+//! any client other than a browser could send the same request. This is not safe if browsers add
+//! credentials: the page could not read the answer, but its request would have acted in the name of
+//! the browser's user. In that case, the node refuses the request.
 
 use mote_core::invocation::{Head, headers, put_header};
 use mote_spec::{Cors, HttpRules};
@@ -22,7 +22,7 @@ pub(crate) struct Checked {
     /// The refusal if the request breaks a rule. It applies only if the sender may call the
     /// function at all.
     pub(crate) broken: Option<Refusal>,
-    /// Whether the request is a browser's question whether it may send another request.
+    /// Whether the request is a browser's question about another request that it wants to send.
     pub(crate) is_preflight: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn check(rules: &HttpRules, head: &Head, wants_websocket: bool) -> Ch
     let mut added = added.map_or_else(Added::default, Added::new);
     let has_fallback = rules.files.as_ref().is_some_and(|files| files.fallback.is_some());
     if has_fallback && matches!(head.method(), b"GET" | b"HEAD") {
-        // A browser that opens a page receives another answer than a script.
+        // A browser that opens a page receives a different answer from a script.
         let mut block = Vec::new();
         put_header(&mut block, b"vary", b"accept");
         added = added.and(&Added::new(block.into()));

@@ -1,7 +1,7 @@
 //! The socket of a connection: plain TCP or TLS.
 //!
 //!  One task polls both directions of a connection. A TLS session has one state for both
-//! directions, so its two halves share it through a lock that never has to wait.
+//!  directions, so the two halves share the state through a lock that never has to wait.
 
 use std::io;
 use std::pin::Pin;

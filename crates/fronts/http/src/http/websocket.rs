@@ -2,8 +2,8 @@
 //! the client and the bodies of the invocation.
 //!
 //! The front does not read messages, so extensions work unchanged. The front follows the function's
-//! frames only to know where a frame ends, because the node sends a close frame there when it ends
-//! the WebSocket. Bytes after the request for a WebSocket are never parsed as HTTP.
+//! frames only to know where a frame ends: when the node ends the WebSocket, it sends a close frame
+//! at such a place. Bytes after the request for a WebSocket are never parsed as HTTP.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -58,8 +58,8 @@ pub(super) async fn relay(
                 let chunk = input.bytes.split().freeze();
                 input.charge(1, chunk.len()).await;
                 if to_function.send(Some(chunk)).await.is_err() {
-                    // The function has stopped reading. Its own end follows after the bytes that it
-                    // has written.
+                    // The function has stopped reading. The end of its own direction follows after
+                    // the bytes that it has written.
                     return std::future::pending().await;
                 }
             }

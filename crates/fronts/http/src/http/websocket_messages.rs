@@ -35,8 +35,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(5);
 /// How long the function may take to end when the node ends its WebSocket.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
-/// The most bytes of pongs that wait for a client that does not read. Beyond this, only the newest
-/// pong is kept, which RFC 6455 permits.
+/// The most bytes of pongs that may wait for a client that does not read. Beyond this limit, only
+/// the newest pong is kept, which RFC 6455 permits.
 const PONG_BYTES_MAX: usize = 4 << 10;
 
 /// The value of `Sec-WebSocket-Accept`, if this is a WebSocket handshake of version 13.
@@ -202,8 +202,8 @@ async fn read(
             shared.notify.notify_one();
         }
         if !records.is_empty() {
-            // An error means that the function has ended. Its close frame is on its way, so what
-            // the client sends meanwhile is of no use.
+            // An error means that the function has ended. Its close frame is on its way, so data
+            // that the client sends meanwhile is of no use.
             let _ = to_function.send(Some(records.into())).await;
         }
         match result {

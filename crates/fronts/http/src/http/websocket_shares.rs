@@ -10,10 +10,10 @@ use mote_spec::name::DEFAULT_NAMESPACE;
 
 use crate::refusal::Refusal;
 
-/// The open WebSockets. Each occupies a connection of the front and stays open for long, so
+/// The open WebSockets. Each occupies a connection of the front and stays open for a long time, so
 /// WebSockets may use only a part of the connections. If that part is used up and an address opens
-/// a new one, the address with the most WebSockets loses its oldest, provided that it has more of
-/// them than the new one's address. A clone shares the same counts.
+/// a new WebSocket, the address with the most WebSockets loses its oldest, provided that it has
+/// more WebSockets than the new one's address. A clone shares the same counts.
 #[derive(Debug, Clone)]
 pub(crate) struct WebSockets {
     by_address: Seats<IpAddr>,

@@ -57,7 +57,7 @@ impl Asked<'_> {
         };
         let number = |text: &str| {
             let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            // A number that does not fit is beyond the end of every file.
+            // A number that is too large for the type is beyond the end of every file.
             is_number.then(|| text.parse::<u64>().unwrap_or(u64::MAX))
         };
         match (first, last) {

@@ -1,7 +1,7 @@
 //! Content types, chosen by the endings of file names.
 
-/// The file name endings that web sites use. A library with all registered types would be fifty
-/// times as large.
+/// The file name endings that web sites commonly use. A library with all registered types would be
+/// fifty times as large.
 const KINDS: [(&str, &str); 36] = [
     ("html", "text/html; charset=utf-8"),
     ("htm", "text/html; charset=utf-8"),

@@ -50,8 +50,8 @@ pub async fn answer(
         Found::Folder(last) => Some(redirect(name.unwrap_or(&last), head.query())),
         Found::File(_) if name.is_some() => Some(redirect(name?, head.query())),
         Found::File(file) => Some(file_reply(file, rules.cache_s, head)),
-        // A fallback page changes with each deploy, so clients must not cache it as the requested
-        // page.
+        // A fallback page may change with each deploy, so clients must not cache it as the
+        // requested page.
         Found::Fallback(file) => Some(file_reply(file, 0, head)),
     }
 }

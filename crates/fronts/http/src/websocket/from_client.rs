@@ -103,8 +103,8 @@ impl FromClient {
         let is_last = first & FIN != 0;
         let is_control = opcode & 0x8 != 0;
         let is_known = matches!(opcode, CONTINUATION | TEXT | BINARY | CLOSE | PING | PONG);
-        // Reserved bits belong to extensions, which are not negotiated. A client must mask all of
-        // its frames.
+        // Reserved bits belong to extensions, and none is negotiated. A client must mask all of its
+        // frames.
         if first & 0x70 != 0 || !is_known || second & 0x80 == 0 {
             return wrong;
         }

@@ -138,8 +138,8 @@ impl AnswerReader {
     fn read_head(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
         let head = parse_head(bytes)?;
         if (100..200).contains(&head.status) {
-            // This is an interim answer, and the final one will follow. Status 101 is wrong,
-            // because the client never asks to switch protocols.
+            // This is an interim answer; the final one will follow. Status 101 is wrong, because
+            // the client never asks to switch protocols.
             return if head.status == 101 { Err(Wrong) } else { Ok(()) };
         }
         self.head = head;
@@ -260,7 +260,7 @@ fn parse_head(bytes: &[u8]) -> Result<Head, Wrong> {
 }
 
 fn field(head: &mut Head, name: &[u8], value: &[u8]) -> Result<(), Wrong> {
-    // The length is compared first, because most fields are none of these.
+    // The length is compared first, because most fields have other names.
     match name.len() {
         14 if name.eq_ignore_ascii_case(b"content-length") => {
             let digits = std::str::from_utf8(value).map_err(|_| Wrong)?;

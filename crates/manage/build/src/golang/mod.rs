@@ -372,7 +372,7 @@ mod tests {
         let name = mote_spec::FunctionName::new("f").unwrap();
         let spec = FunctionSpec::with_defaults(name, Runtime::Go, "Handle");
         assert_eq!(package(&spec, code.path()).unwrap(), "own");
-        // Without a Go file of its own, the code contains no package, even if a link leads to one.
+        // If the code has no Go file itself, it contains no package, even if a link leads to one.
         fs::remove_file(at("f_own.go")).unwrap();
         assert!(package(&spec, code.path()).is_err());
     }

@@ -43,7 +43,7 @@ impl Vendor {
     }
 
     /// Returns the list of the folder's packages. If the function has no `go.mod`, adds the
-    /// requirements of the packages to `go_mod`, the text of the one that is written for the
+    /// packages' requirements to `go_mod`, the text of the `go.mod` that is written for the
     /// function.
     pub(crate) fn list(&self, go_mod: &mut String) -> String {
         match &self.list {
@@ -102,8 +102,8 @@ fn version_of(module: &str) -> String {
     format!("v{}.0.0", major.unwrap_or(0))
 }
 
-/// Returns the version in which `go_mod` requires a module. Adds the requirement with `version` if
-/// there is none.
+/// Returns the version in which `go_mod` requires a module. If `go_mod` does not require the
+/// module, adds the requirement with `version`.
 fn require(go_mod: &mut String, module: &str, version: &str) -> String {
     let known = go_mod.lines().find_map(|line| {
         let mut words = line.trim().trim_start_matches("require ").split_whitespace();

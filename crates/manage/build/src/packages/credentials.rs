@@ -1,7 +1,7 @@
-//! Decides which part of the node's configuration of registries an installation for a function in a
-//! namespace sees. The owner of such a function does not run the node, so the installation must not
-//! see any credential. It sees only settings that never contain one, and addresses without user
-//! names, passwords and queries.
+//! Decides which part of the node's registry configuration is visible to an installation for a
+//! function in a namespace. The owner of such a function does not run the node, so the installation
+//! must not see any credential. The installation sees only settings that never contain one, and
+//! addresses without user names, passwords and queries.
 
 use crate::packages::client::Client;
 
@@ -104,7 +104,8 @@ fn is_let_through(client: Client, setting: &str) -> bool {
 }
 
 /// Removes user names, passwords and queries from all addresses in a value. Returns `None` if an
-/// `@` is left, because a password in a form that is not understood here may come before it.
+/// `@` is left, because a password in a form that this function does not recognise may precede the
+/// `@`.
 fn without_credentials(client: Client, value: &str) -> Option<String> {
     // A password may contain any character that does not separate addresses.
     let is_end = |c: char| match client {

@@ -33,8 +33,8 @@ fn names_an_error(line: &str) -> bool {
     let line = line.trim();
     let of_npm = ["npm error ", "npm ERR! "].iter().find_map(|prefix| line.strip_prefix(prefix));
     match of_npm {
-        // npm also prints a bare code, and finally the name of a log file that was removed with the
-        // sandbox.
+        // npm also prints a bare code, and at the end the name of a log file, which was removed
+        // with the sandbox.
         Some(said) => said.contains(' ') && !said.contains("debug-0.log"),
         None => line.starts_with("ERROR: ") || line.starts_with("error: "),
     }

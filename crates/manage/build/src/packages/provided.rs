@@ -136,13 +136,13 @@ const OPENWHISK_NODE: &[Provided] = &[
 fn table(compat: Platform, runtime: Runtime, template: Option<&str>) -> &'static [Provided] {
     match (compat, runtime) {
         (Platform::OpenWhisk, Runtime::Python) => OPENWHISK_PYTHON,
-        (Platform::OpenWhisk, Runtime::Node) => OPENWHISK_NODE,
+        (Platform::OpenWhisk, Runtime::Node | Runtime::Bun | Runtime::Deno) => OPENWHISK_NODE,
         // Functions of these templates run under a watchdog, without a framework.
         (Platform::OpenFaas, _) if matches!(template, Some("python3" | "node")) => &[],
         (Platform::OpenFaas, Runtime::Python) => OPENFAAS_PYTHON,
-        (Platform::OpenFaas, Runtime::Node) => OPENFAAS_NODE,
+        (Platform::OpenFaas, Runtime::Node | Runtime::Bun | Runtime::Deno) => OPENFAAS_NODE,
         (Platform::Fission, Runtime::Python) => FISSION_PYTHON,
-        (Platform::Fission, Runtime::Node) => FISSION_NODE,
+        (Platform::Fission, Runtime::Node | Runtime::Bun | Runtime::Deno) => FISSION_NODE,
         (Platform::Kubeless, Runtime::Python) => KUBELESS_PYTHON,
         (Platform::Nuclio, Runtime::Python) => NUCLIO_PYTHON,
         (Platform::Knative, Runtime::Python) => KNATIVE_PYTHON,

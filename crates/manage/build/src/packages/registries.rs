@@ -7,8 +7,8 @@
 //!
 //! The passwords of proxies stay in this process. The passwords of an index stay in the client's
 //! configuration, because the client sends them inside TLS, which this proxy does not open.
-//! Therefore each client sees only its own configuration, and for a function in a namespace only
-//! the part of it that [`credentials`] lets through.
+//! Therefore each client sees only its own configuration, and a client for a function in a
+//! namespace sees only the part that [`credentials`] lets through.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -222,15 +222,16 @@ impl Registries {
                 loop {
                     let Ok(place) = places.clone().acquire_owned().await else { return };
                     let Ok((inside, _)) = listener.accept().await else {
-                        // No file descriptor is left, so this waits until open connections end.
+                        // The process has run out of file descriptors, so this loop waits until
+                        // open connections end.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         continue;
                     };
                     let own = own.clone();
                     open.spawn(async move {
                         let _place = place;
-                        // After an error, the client only sees its connection end. If an answer was
-                        // possible, it has received the reason.
+                        // After an error, the client only sees its connection end. If the proxy
+                        // could still answer, the client has received the reason.
                         let _ = if address == PROXY {
                             own.pass(inside).await
                         } else {
@@ -501,8 +502,8 @@ fn is_public(ip: IpAddr) -> bool {
                 || (a == 192 && b == 0 && c == 0)
                 || (a == 198 && b & 0xfe == 18))
         }
-        // Only assigned global unicast addresses are public. Ranges that lead to IPv4 addresses are
-        // left out.
+        // Only assigned global unicast addresses are public. Ranges that map to IPv4 addresses do
+        // not count as public.
         IpAddr::V6(v6) => {
             let first = v6.segments()[0];
             first & 0xe000 == 0x2000 && first != 0x2002 && v6.segments()[..2] != [0x2001, 0]

@@ -52,7 +52,7 @@ impl Wanted {
              own packages to choose versions"
             ));
         }
-        let (seeds, inputs, language) = if has("requirements.txt") && spec.runtime != Runtime::Node
+        let (seeds, inputs, language) = if has("requirements.txt") && !spec.runtime.is_javascript()
         {
             (vec![], Inputs::of_requirements(code), "python")
         } else if !asked.is_empty() {
@@ -68,10 +68,15 @@ impl Wanted {
                 let both = vec!["package.json", "package-lock.json"];
                 (both, Inputs::of_package(code), "node")
             } else {
-                warnings.push(
-                "there is no package-lock.json next to package.json: the next deploy may install other versions"
-                    .to_owned(),
-            );
+                let other =
+                    ["bun.lock", "bun.lockb", "deno.lock"].into_iter().find(|lock| has(lock));
+                let unread = other.map_or_else(String::new, |lock| {
+                    format!("; npm does not read {lock}: npm install --package-lock-only")
+                });
+                warnings.push(format!(
+                    "there is no package-lock.json next to package.json: the next deploy may install \
+                     other versions{unread}"
+                ));
                 (vec!["package.json"], Inputs::of_package(code), "node")
             }
         } else if !provided.is_empty() && !code.join("node_modules").is_dir() {
@@ -137,8 +142,8 @@ impl Wanted {
             }
             argv
         } else if seeds.len() == 2 && spec.compat.is_some() {
-            // This installs as the templates of other platforms do: npm follows a lock file that
-            // matches, and updates one that does not.
+            // This installation works as in the templates of other platforms: npm follows a lock
+            // file that matches, and updates one that does not.
             npm(&["install"])
         } else if seeds.len() == 2 {
             npm(&["ci"])

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::super::contract;
 use super::super::mistakes::mistake;
 use super::{
-    Described, Foreign, LeftOut, Source, check, fission, group, knative, kubeless, label, nuclio,
-    object_name, only_an_image, openfaas, routes, text,
+    Described, Foreign, LeftOut, Source, check, fission, group, knative, kubeless, label, no_code,
+    nuclio, object_name, openfaas, routes, text,
 };
 
 /// The resources that are read. The names have the form that `kubectl api-resources -o name` prints.
@@ -154,7 +154,9 @@ fn function(
     sources: &BTreeMap<String, PathBuf>,
 ) -> Result<Described, Mistakes> {
     let name = text(&object["metadata"]["name"]).unwrap_or_default();
-    let folder = source_of(object, sources).ok_or_else(|| only_an_image(file, &name))?;
+    let Some(folder) = source_of(object, sources) else {
+        return image(file, &name, &object["spec"]);
+    };
     let Some(lang) = language(folder) else {
         let shown = folder.display();
         let text = format!("{file}: {name}: {shown}: no handler.py, handler.js or handler.go");
@@ -174,6 +176,22 @@ fn function(
     let mut described = openfaas::function(file, &name, &entry, folder)?;
     described.note("compat", "apiVersion: openfaas.com");
     described.warn(format!("lang: guessed {lang} from the files in {}", folder.display()));
+    Ok(described)
+}
+
+/// Reads an OpenFaaS object whose code is only in its image.
+fn image(file: &str, name: &str, spec: &Value) -> Result<Described, Mistakes> {
+    if !spec["image"].is_string() {
+        return Err(no_code(file, name));
+    }
+    let mut entry = spec.clone();
+    if let Some(fields) = entry.as_object_mut() {
+        for key in ["name", "handler", "requests", "constraints", "readOnlyRootFilesystem"] {
+            fields.remove(key);
+        }
+    }
+    let mut described = openfaas::function(file, name, &entry, Path::new("."))?;
+    described.note("compat", "apiVersion: openfaas.com");
     Ok(described)
 }
 
@@ -235,7 +253,7 @@ items:
         let sources = BTreeMap::from([("figlet".to_owned(), dir.path().to_owned())]);
         let found = read("objects.yaml", objects(yaml), &sources, Path::new(".")).unwrap();
         let names: Vec<&str> = found.functions.iter().map(Described::name).collect();
-        assert_eq!(names, ["hello", "figlet"]);
+        assert_eq!(names, ["hello", "figlet", "greeter"]);
         let Source::Inside(files) = &found.functions[0].source else { panic!("code is inside") };
         assert_eq!((files[0].0.as_str(), files[1].0.as_str()), ("hello.py", "requirements.txt"));
         let figlet = &found.functions[1];
@@ -243,10 +261,9 @@ items:
         assert_eq!(figlet.function.env["A"], "b");
         assert_eq!(figlet.function.secrets, ["key"]);
         assert_eq!(found.warnings, ["ignored: ConfigMap kube-root-ca.crt"]);
-        let left_out = &found.left_out[0];
-        assert_eq!(left_out.name, "greeter");
-        let text = left_out.mistakes.to_string();
-        assert!(text.contains("--source greeter=FOLDER"), "{text}");
+        let image = found.functions[2].function.image.as_ref().expect("an image");
+        assert_eq!(image.value, "example.com/greeter");
+        assert!(found.left_out.is_empty());
     }
 
     #[test]

@@ -25,7 +25,24 @@ pub(super) fn services(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
 }
 
 fn service(file: &str, document: &Value) -> Result<Described, Mistakes> {
-    service_with(file, document, true)
+    // A program that is given by a relative path lies next to the manifest. Every other program is in
+    // the image.
+    let container = &document["spec"]["template"]["spec"]["containers"][0];
+    let program = text(&container["command"][0]);
+    let is_beside = program.is_some_and(|program| !program.starts_with('/'));
+    let program = if is_beside { Program::Beside } else { Program::Image };
+    service_with(file, document, program)
+}
+
+/// Where the program of a service is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Program {
+    /// Next to the manifest, under the name in `command`.
+    Beside,
+    /// In a folder of code that somebody named.
+    Source,
+    /// In the image.
+    Image,
 }
 
 /// Reads a service of a cluster. If the service has only an image, its code is in `source`: either a
@@ -35,12 +52,12 @@ pub(super) fn service_of(
     document: &Value,
     source: Option<&Path>,
 ) -> Result<Described, Mistakes> {
-    let name = text(&document["metadata"]["name"]).unwrap_or_default();
     let has_command = document["spec"]["template"]["spec"]["containers"][0]["command"].is_array();
     let Some(folder) = source else {
-        return Err(super::only_an_image(file, &name));
+        return service_with(file, document, Program::Image);
     };
-    let mut to = service_with(file, document, has_command)?;
+    let program = if has_command { Program::Beside } else { Program::Source };
+    let mut to = service_with(file, document, program)?;
     if !has_command {
         match super::read(folder)?.and_then(|found| found.functions.into_iter().next()) {
             Some(own) => {
@@ -65,7 +82,7 @@ pub(super) fn service_of(
     Ok(to)
 }
 
-fn service_with(file: &str, document: &Value, has_program: bool) -> Result<Described, Mistakes> {
+fn service_with(file: &str, document: &Value, program: Program) -> Result<Described, Mistakes> {
     let name = text(&document["metadata"]["name"]).unwrap_or_default();
     let mut to = Described::new(&name, PlatformName::Knative);
     let template = &document["spec"]["template"];
@@ -76,16 +93,27 @@ fn service_with(file: &str, document: &Value, has_program: bool) -> Result<Descr
         list.filter_map(text).collect::<Vec<_>>()
     };
     let command: Vec<String> = words("command").into_iter().chain(words("args")).collect();
-    if has_program && words("command").is_empty() {
-        let hint = "mote runs programs, not images: put the program next to the manifest and name \
-                    it in spec.template.spec.containers[0].command";
-        return Err(not_offered(file, &name, "a service that is only an image", hint));
-    }
     to.note("compat", "apiVersion: serving.knative.dev/v1");
-    if has_program {
-        set(&mut to.function.runtime, RuntimeName::Server);
-        set(&mut to.function.command, command);
-        to.note("command", "containers[0].command and args");
+    match program {
+        Program::Beside => {
+            set(&mut to.function.runtime, RuntimeName::Server);
+            set(&mut to.function.command, command);
+            to.note("command", "containers[0].command and args");
+        }
+        Program::Image => {
+            let Some(image) = text(&container["image"]).filter(|image| !image.is_empty()) else {
+                return Err(super::no_code(file, &name));
+            };
+            to.set_image(&image, "containers[0].image");
+            // Without a command, the arguments follow the image's own entry point.
+            if !words("command").is_empty() {
+                set(&mut to.function.command, command);
+                to.note("command", "containers[0].command and args");
+            } else if !words("args").is_empty() {
+                to.function.image_arguments = Some(words("args"));
+            }
+        }
+        Program::Source => {}
     }
     if let Some(port) = count(&container["ports"][0]["containerPort"]) {
         to.function.port = u16::try_from(port).ok().and_then(implied);
@@ -133,7 +161,7 @@ fn service_with(file: &str, document: &Value, has_program: bool) -> Result<Descr
     Ok(to)
 }
 
-/// Turns secrets in volumes into files. Warns about every other mount.
+/// Turns secret volumes into files. Warns about every other mount.
 fn service_volumes(to: &mut Described, volumes: &Value, mounts: &Value) {
     for volume in volumes.as_array().into_iter().flatten() {
         let name = text(&volume["name"]).unwrap_or_default();

@@ -14,6 +14,8 @@ use super::{
     text,
 };
 
+/// The port on which the processor in an image listens.
+const PROCESSOR_PORT: u16 = 8080;
 const MARK: &str = "@nuclio.configure";
 const ENDINGS: [&str; 7] = ["py", "js", "mjs", "cjs", "sh", "rb", "go"];
 
@@ -66,8 +68,8 @@ pub(super) fn sent(document: &Value) -> Result<Described, Mistakes> {
     let handler = text(&spec["handler"]).unwrap_or_default();
     let (module, _) = handler.split_once(':').unwrap_or((&handler, ""));
     let plain = |module: &str| module.is_empty() || super::is_plain_name(module);
-    let elsewhere =
-        !matches!(spec["build"]["codeEntryType"].as_str(), None | Some("" | "sourceCode"));
+    let entry = spec["build"]["codeEntryType"].as_str();
+    let elsewhere = !matches!(entry, None | Some("" | "sourceCode" | "image"));
     if elsewhere || spec["build"]["path"].is_string() || !plain(module) {
         let hint = "send the code in build.functionSourceCode, as base64";
         return Err(not_offered("function", &name, "code at another address", hint));
@@ -208,7 +210,15 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
         to.function.name = None;
     }
     to.note("compat", "apiVersion: nuclio.io/v1");
-    runtime(&mut to, file, &name, spec, folder)?;
+    if spec["build"]["codeEntryType"] == "image" {
+        let image = text(&spec["image"]).filter(|image| !image.is_empty());
+        let Some(image) = image else { return Err(super::no_code(file, &name)) };
+        // The image contains the platform's processor, which is a server.
+        to.set_image(&image, "spec.image");
+        set(&mut to.function.port, PROCESSOR_PORT);
+    } else {
+        runtime(&mut to, file, &name, spec, folder)?;
+    }
     for (key, value) in [
         ("NUCLIO_FUNCTION_NAME", &document["metadata"]["name"]),
         ("NUCLIO_FUNCTION_DESCRIPTION", &spec["description"]),
@@ -273,7 +283,8 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
     if !to.packages.is_empty() {
         to.note("packages", "spec.build.commands");
     }
-    let known = ["commands", "requirements", "dependencies", "path", "functionSourceCode"];
+    let known =
+        ["commands", "requirements", "dependencies", "path", "functionSourceCode", "codeEntryType"];
     to.ignore_rest(&spec["build"], &known, "build.");
     let known = [
         "handler",
@@ -289,6 +300,7 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
         "build",
         "runtimeAttributes",
         "description",
+        "image",
     ];
     to.ignore_rest(spec, &known, "");
     Ok(to)

@@ -19,6 +19,10 @@ mod templates;
 
 use templates::{Named, Template};
 
+/// The `lang` that the gateway's API adds to a deployment whose image is pulled.
+pub(super) const LANG_OF_IMAGES: &str = "image";
+/// The port on which the watchdog in an image listens.
+const WATCHDOG_PORT: u16 = 8080;
 const KNOWN: [&str; 12] = [
     "lang",
     "handler",
@@ -129,14 +133,19 @@ pub(super) fn function(
         super::inside(file, name, folder, handler)?;
     }
     environment(&mut to, entry, folder);
-    language(&mut to, file, name, entry, folder)?;
-    own_template(&mut to, entry, folder);
-    let Some(handler) = entry["handler"].as_str() else {
-        let hint = "mote runs code, not images: name the code's folder in handler";
-        return Err(not_offered(file, name, "a function that is only an image", hint));
-    };
-    to.source = Source::At(folder.join(handler));
-    oldest_contract(&mut to, &folder.join(handler));
+    match (image_of(entry), entry["handler"].as_str()) {
+        (Some(image), _) => image_with_watchdog(&mut to, image, entry["fprocess"].as_str()),
+        (None, handler) => {
+            language(&mut to, file, name, entry, folder)?;
+            own_template(&mut to, entry, folder);
+            let Some(handler) = handler else {
+                let hint = "name the folder of its code in handler, or an image in image";
+                return Err(not_offered(file, name, "a function without code", hint));
+            };
+            to.source = Source::At(folder.join(handler));
+            oldest_contract(&mut to, &folder.join(handler));
+        }
+    }
     to.set_resources(&entry["limits"], "limits");
     scale(&mut to, &entry["labels"]);
     for secret in entry["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -164,6 +173,32 @@ pub(super) fn function(
     Ok(to)
 }
 
+/// The image to run, if it is to be run as it is: there is no code, the build is skipped, or only its
+/// Dockerfile says how the code becomes a program.
+fn image_of(entry: &Value) -> Option<&str> {
+    let image = entry["image"].as_str().filter(|image| !image.trim().is_empty())?;
+    let environment = &entry["environment"];
+    let has_process =
+        [&entry["fprocess"], &environment["fprocess"], &environment["function_process"]]
+            .iter()
+            .any(|process| !process.is_null());
+    let lang = entry["lang"].as_str().unwrap_or_default();
+    let by_dockerfile = lang.eq_ignore_ascii_case("dockerfile") && !has_process;
+    let is_built = entry["skip_build"] == true;
+    (!entry["handler"].is_string() || is_built || by_dockerfile).then_some(image)
+}
+
+/// Runs an image of OpenFaaS. It contains a watchdog, which listens on the port of the platform and
+/// starts the program in `fprocess`.
+fn image_with_watchdog(to: &mut Described, image: &str, process: Option<&str>) {
+    to.set_image(image, "image");
+    set(&mut to.function.port, WATCHDOG_PORT);
+    watchdog_limits(to);
+    if let Some(process) = process.filter(|text| !text.trim().is_empty()) {
+        to.set_env("fprocess", process.to_owned());
+    }
+}
+
 /// Decides whether a handler follows the contract of the template `node`. A template of another name
 /// may have that contract too, so the arguments of the handler decide.
 fn oldest_contract(to: &mut Described, handler: &Path) {
@@ -179,7 +214,8 @@ fn oldest_contract(to: &mut Described, handler: &Path) {
 }
 
 /// Reads the description of a function that the gateway receives. It contains everything except the
-/// code. If it has a `lang`, the function is a program that runs once per call.
+/// code. If it has a `lang`, the function is a program that runs once per call, or the image itself
+/// ([`LANG_OF_IMAGES`]).
 pub(super) fn deployment(document: &Value) -> Described {
     let mut to = Described::new(document["service"].as_str().unwrap_or(""), PlatformName::OpenFaas);
     variables(&mut to, &document["envVars"]);
@@ -188,10 +224,17 @@ pub(super) fn deployment(document: &Value) -> Described {
     scale(&mut to, &document["labels"]);
     to.read_access(&document["annotations"]);
     super::schedules::openfaas(&mut to, &document["annotations"]);
-    if document["lang"].is_string() {
-        set(&mut to.function.runtime, RuntimeName::Exec);
+    let process = document["envProcess"].as_str();
+    match document["lang"].as_str() {
+        Some(LANG_OF_IMAGES) => {
+            let image = document["image"].as_str().unwrap_or_default();
+            image_with_watchdog(&mut to, image, process);
+            return to;
+        }
+        Some(_) => set(&mut to.function.runtime, RuntimeName::Exec),
+        None => {}
     }
-    if let Some(process) = document["envProcess"].as_str().filter(|text| !text.trim().is_empty()) {
+    if let Some(process) = process.filter(|text| !text.trim().is_empty()) {
         set(&mut to.function.command, process.split_whitespace().map(str::to_owned).collect());
     }
     to

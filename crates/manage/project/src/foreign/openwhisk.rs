@@ -234,8 +234,16 @@ fn function(
         Some("go") => Some(RuntimeName::Go),
         _ => runtime_of(&written),
     };
+    let image = text(&action["docker"]).filter(|image| !image.is_empty() && path.is_empty());
+    if let (Some(image), true) = (image, action["code"].is_null()) {
+        to.set_image(&image, "docker");
+        set(&mut to.function.port, 8080);
+        settings(&mut to, action, shared);
+        return Ok(to);
+    }
     let Some(runtime) = by_word.or(by_ending) else {
-        let hint = "supported: python, nodejs, go, and programs with native: true";
+        let hint =
+            "supported: python, nodejs, go, images with docker, and programs with native: true";
         let what = match text(&action["docker"]) {
             Some(image) => format!("docker {image:?}"),
             None if written.is_empty() => format!("function {path:?}"),
@@ -249,10 +257,14 @@ fn function(
     let main = text(&action["main"]).unwrap_or_else(|| "main".to_owned());
     if let Some(code) = action["code"].as_str() {
         let code_file = match runtime {
-            RuntimeName::Node => "index.js",
+            RuntimeName::Node | RuntimeName::Bun | RuntimeName::Deno => "index.js",
             RuntimeName::Go => "main.go",
             RuntimeName::Python => "__main__.py",
-            RuntimeName::Exec | RuntimeName::Server | RuntimeName::Chain => {
+            RuntimeName::Exec
+            | RuntimeName::Server
+            | RuntimeName::Chain
+            | RuntimeName::Wasm
+            | RuntimeName::Rust => {
                 let hint = "name the program in function";
                 return Err(not_offered(file, name, "code of a native action", hint));
             }
@@ -278,6 +290,12 @@ fn function(
         }
         _ => entry(&mut to, path, &main, is_node),
     }
+    settings(&mut to, action, shared);
+    Ok(to)
+}
+
+/// Reads the limits and the parameters of an action.
+fn settings(to: &mut Described, action: &Value, shared: &Map<String, Value>) {
     let limits = &action["limits"];
     if let Some(ms) = count(&limits["timeout"]) {
         to.function.limits.timeout_ms = Some(u64::from(ms));
@@ -288,7 +306,7 @@ fn function(
         to.note("memory", format!("limits.memorySize: {mib}"));
     }
     to.function.limits.concurrency = count(&limits["concurrentActivations"]);
-    parameters(&mut to, shared, &action["inputs"]);
+    parameters(to, shared, &action["inputs"]);
     let known = [
         "function",
         "code",
@@ -300,10 +318,10 @@ fn function(
         "web",
         "web-export",
         "native",
+        "docker",
     ];
     to.ignore_rest(action, &known, "");
     to.ignore_rest(limits, &["timeout", "memorySize", "concurrentActivations"], "limits.");
-    Ok(to)
 }
 
 fn is_archive(path: &str) -> bool {
@@ -376,16 +394,18 @@ mod tests {
         } } } });
         let found = super::read("m.yaml", &document, std::path::Path::new(".")).unwrap();
         let names: Vec<&str> = found.functions.iter().map(super::Described::name).collect();
-        assert_eq!(names, ["p-good"]);
+        assert_eq!(names, ["p-good", "p-image"]);
+        let image = found.functions[1].function.image.as_ref();
+        assert_eq!(image.map(|image| image.value.as_str()), Some("someone/image"));
         let whisk = found.whisk.unwrap();
-        assert_eq!(whisk.actions.iter().map(|one| &*one.function).collect::<Vec<_>>(), ["p-good"]);
+        let functions: Vec<_> = whisk.actions.iter().map(|one| &*one.function).collect();
+        assert_eq!(functions, ["p-good", "p-image"]);
         let mut said: Vec<&str> =
             found.left_out.iter().map(|one| &*one.mistakes.0[0].text).collect();
         said.sort_unstable();
         assert_eq!(
             said,
             [
-                "m.yaml: p-image: docker \"someone/image\" is not supported",
                 "m.yaml: p-php: runtime \"php:8.0\" is not supported",
                 "m.yaml: p-swift: function \"a/b.swift\" is not supported",
             ]

@@ -24,7 +24,13 @@ pub struct Converted {
 }
 
 impl Described {
-    fn want(&mut self, object: &str, host: Option<&str>, path: &str, methods: &[String]) {
+    pub(super) fn want(
+        &mut self,
+        object: &str,
+        host: Option<&str>,
+        path: &str,
+        methods: &[String],
+    ) {
         let route = RouteManifest {
             host: host.map(str::to_ascii_lowercase),
             path: format!("/{}", path.trim_start_matches('/')),
@@ -35,7 +41,7 @@ impl Described {
     }
 
     /// Returns whether clients reach the function at this path without a route.
-    fn has_path(&self, host: Option<&str>, path: &str) -> bool {
+    pub(super) fn has_path(&self, host: Option<&str>, path: &str) -> bool {
         host.is_none() && path.trim_matches('/') == self.name()
     }
 

@@ -70,7 +70,7 @@ fn only_regular_files_of_a_project_are_read() {
                 }
                 target => symlink(target, &path).unwrap(),
             }
-            // Reading must end, with any result. No archive may contain such a file either.
+            // Reading must end; any result is accepted. No archive may contain such a file either.
             let read = read(&root, Options::default());
             let packed = mote_store::pack::pack(&root, None);
             if name == "mote.toml" {
@@ -132,7 +132,7 @@ fn guesses() {
 fn what_cannot_be_guessed_is_said() {
     check_error(
         &[("Dockerfile", "FROM scratch")],
-        "error[M0111]: demo: container images (Dockerfile) are not supported yet\n  deploy the program itself: runtime = \"server\" and command in mote.toml",
+        "error[M0111]: demo: a Dockerfile, from which mote builds nothing\n  build the image and deploy it: docker build -t NAME . && docker save NAME -o NAME.tar && mote deploy NAME.tar",
     );
     check_error(
         &[("a.py", HANDLE), ("index.js", "")],
@@ -428,4 +428,38 @@ fn a_manifest_names_no_field_of_a_connection() {
         let error = read_files(&[("mote.toml", &manifest), ("function.py", HANDLE)]).unwrap_err();
         assert!(error.contains("never has this field"), "{name}: {error}");
     }
+}
+
+/// Nodes read uploads with the same code, so the path of a program must not lead out of the folder.
+#[test]
+fn the_program_of_a_rust_function_is_in_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("thermo");
+    fs::create_dir_all(path.join("target/release")).unwrap();
+    fs::write(folder.path().join("outside"), "#!/bin/sh\n").unwrap();
+    fs::write(path.join("Cargo.toml"), "[package]\nname = \"meter\"\n").unwrap();
+    let manifest = |more: &str| {
+        let text = format!("version = 1\nruntime = \"rust\"\n{more}");
+        fs::write(path.join("mote.toml"), text).unwrap();
+    };
+    let mistake = || read_own(&path, Options::default()).unwrap_err().to_string();
+    manifest("");
+    assert!(mistake().contains("target/release/meter is not there"), "{}", mistake());
+    for program in ["../outside", "target/../../outside"] {
+        manifest(&format!("command = [\"{program}\"]\n"));
+        assert!(mistake().contains("is not there"), "{}", mistake());
+    }
+    std::os::unix::fs::symlink(folder.path().join("outside"), path.join("link")).unwrap();
+    manifest("command = [\"link\"]\n");
+    assert!(mistake().contains("the link leaves the folder"), "{}", mistake());
+    let program = path.join("target/release/meter");
+    fs::write(&program, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    manifest("");
+    let planned = &read_own(&path, Options::default()).unwrap().functions[0];
+    assert_eq!(planned.spec.command, ["./target/release/meter"]);
+    assert!(planned.code.is_none());
+    let planned = &crate::read(&path, Options::default()).unwrap().functions[0];
+    assert_eq!(planned.spec.command, ["./meter"]);
+    assert_eq!(planned.code.as_ref().map(crate::Code::path), Some(program.as_path()));
 }

@@ -1,5 +1,5 @@
-//! Refuses settings with which a function of a namespace could reach what belongs to others. A
-//! deploy checks the addresses to which host names lead, and the node checks them again for each
+//! Refuses settings with which a function of a namespace could reach things that belong to others.
+//! A deploy checks the addresses to which host names lead, and the node checks them again for each
 //! connection.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};

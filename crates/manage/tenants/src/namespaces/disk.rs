@@ -17,7 +17,7 @@ use crate::namespaces::registry::{Namespaces, Wrong};
 use crate::namespaces::sizes::FilesPlace;
 
 /// The maximum number of deploys of a namespace at the same time. A waiting deploy already holds an
-/// upload on disk, which counts for no other limit.
+/// upload on disk, which counts towards no other limit.
 const DEPLOYS_MAX: usize = 16;
 /// Longest time that a deploy waits for other deploys of its namespace.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -37,8 +37,8 @@ impl Namespaces {
         all.keys().map(|name| Ok((name.clone(), self.disk_bytes(store, name)?))).collect()
     }
 
-    /// How many more bytes the namespace of a function may add, in addition to these trees. Fails
-    /// if the trees already exceed the limit. Blocks.
+    /// How many bytes the function's namespace may still add, in addition to these trees. Fails if
+    /// the trees already exceed the limit. Blocks.
     pub fn disk_left(
         &self,
         store: &Store,
@@ -84,9 +84,9 @@ impl Namespaces {
         Ok(Some(place.clone()))
     }
 
-    /// Waits for the turn to add files to the namespace of a function. With turns, simultaneous
-    /// deploys cannot exceed the limit of the namespace together, and a namespace installs or
-    /// builds only one thing at a time. Returns `None` without a place.
+    /// Waits for the turn to add files to the namespace of a function. Because of the turns,
+    /// simultaneous deploys together cannot exceed the namespace's limit, and a namespace installs
+    /// or builds only one thing at a time. Returns `None` without a place.
     pub async fn files_turn(
         &self,
         place: Option<FilesPlace>,
@@ -137,7 +137,7 @@ mod tests {
         let (a, tree_of_a) = stored(&store, "a.plant", 30_000);
         let used = all.disk_bytes(&store, "plant").expect("counted");
         assert_eq!(used, 32_768 + 4_096);
-        // The same code counts once in a namespace, but in each namespace that has it.
+        // The same code counts once per namespace, and in every namespace that has it.
         let (b, _) = stored(&store, "b.plant", 30_000);
         assert_eq!(all.disk_bytes(&store, "plant").expect("counted"), used);
         stored(&store, "a.orchard", 30_000);

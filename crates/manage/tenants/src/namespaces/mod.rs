@@ -4,8 +4,8 @@
 //! callers' keys may contain dots, so these are kept under `plant/NAME`. Functions without a dot
 //! are in the default namespace, and nothing in this module is used for them.
 //!
-//! - [`Scope`] is what the holder of a token may reach.
-//! - [`View`] is what one request means by short names, and what its lists show.
+//! - [`Scope`] says what the holder of a token may reach.
+//! - [`View`] says what short names mean in one request, and what its lists show.
 //! - [`examine`] decides about a request to the management API.
 //! - [`Api`] decides about a request to the API of another platform.
 //! - [`confined`] refuses settings that functions of a namespace may not have.

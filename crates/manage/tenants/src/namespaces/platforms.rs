@@ -25,7 +25,7 @@ pub enum Api {
     Nuclio,
 }
 
-/// A namespace as it exists now. A namespace that is deleted and made again is another one.
+/// A namespace as it exists now. A namespace that is deleted and made again is a different `Space`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Space {
     pub name: Arc<str>,
@@ -82,7 +82,7 @@ impl Api {
             (Api::Nuclio, ["api", "projects" | "versions"] | ["api", "projects", _]) => reads_only,
             _ => false,
         };
-        // In this API, the name of such a namespace would mean the default one.
+        // In this API, the name of such a namespace would mean the default namespace.
         is_listed && **own != *self.default_name()
     }
 

@@ -35,7 +35,7 @@ pub fn being_deleted(name: &str) -> Problem {
     ))
 }
 
-/// The namespace already has as many of something as a namespace may have.
+/// The namespace already has the most of something that a namespace may have.
 pub fn full(name: &str, most: impl std::fmt::Display, what: &str) -> Problem {
     let text = format!("the namespace {name} may have at most {most} {what}");
     Problem::new(507, "M0428", text)

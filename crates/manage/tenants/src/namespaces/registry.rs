@@ -331,7 +331,7 @@ mod tests {
         let again = Arc::new(Namespaces::default());
         again.load(&store).expect("read");
         assert!(again.is_closed("plant") && !again.is_closed("orchard"));
-        // The same command again completes the removal.
+        // Running the same command again completes the removal.
         again.remove("plant").expect("one");
         drop(removals);
         assert!(all.is_closed("plant") && !all.is_closed("orchard"));

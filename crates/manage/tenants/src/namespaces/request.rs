@@ -1,8 +1,8 @@
-//! Decides whether a request to the management API may name what it names.
+//! Decides whether a request to the management API may name the things that it names.
 //!
-//! Every route belongs to one of a few kinds. A route that is not in the list counts as one about
-//! the whole node, so that tokens of a namespace cannot use a new route until somebody has added it
-//! here.
+//! Every route belongs to one of a few kinds. A route that is not in the list counts as a route
+//! about the whole node, so that tokens of a namespace cannot use a new route until somebody has
+//! added it here.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn subject(method: &str, parts: &[&str]) -> Subject {
                 "functions",
                 _,
                 "revisions" | "traffic" | "rollback" | "invoke" | "scale" | "logs" | "recording"
-                | "durations",
+                | "durations" | "progress",
             ] => Subject::Function(2),
             ["secrets", _] => Subject::Secret(2),
             ["keys", _] | ["keys", _, "rotate"] => Subject::Key(2),

@@ -35,7 +35,7 @@ impl Scope {
     }
 }
 
-/// What one request means by names without a namespace, and what its lists show.
+/// What names without a namespace mean in one request, and what its lists show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
     scope: Scope,

@@ -14,8 +14,8 @@ const SIZES_MAX: usize = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
     /// The size of a tree never changes. But another tree may later have the same path, because the
-    /// path of packages depends on what was asked for and not on the content, so the identity is
-    /// compared.
+    /// path of packages depends on the request and not on the content. The identity is therefore
+    /// compared as well.
     sizes: Mutex<HashMap<PathBuf, (Identity, u64)>>,
     pub(crate) turns: Mutex<HashMap<String, FilesPlace>>,
 }

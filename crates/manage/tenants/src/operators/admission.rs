@@ -83,9 +83,9 @@ impl Admission {
 
 /// The tokens of a node.
 ///
-/// Only the SHA-256 of each token is kept, and a sent token is looked up by its SHA-256. The time
-/// that this takes reveals something about hashes, which a client cannot choose, but nothing about
-/// tokens.
+/// Only the SHA-256 of each token is kept, and a sent token is looked up by its SHA-256. The
+/// duration of the look-up reveals something about hashes, which a client cannot choose, but
+/// nothing about tokens.
 #[derive(Default)]
 pub struct Operators {
     owner: Option<[u8; 32]>,
@@ -118,8 +118,8 @@ impl Operators {
         Ok(Self { owner: Some(Sha256::digest(&text).into()), ..Self::default() })
     }
 
-    /// Decides whether the sender of `token` at this address has at least the role `needed`, and in
-    /// which scope. Counts wrong tokens. Valid tokens are never slowed down.
+    /// Decides whether the sender of `token` at this address has at least the role `needed`, and
+    /// for which scope. Counts wrong tokens. Valid tokens are never slowed down.
     pub fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope) {
         let key = token.and_then(Self::examined).map(TokenKey::of);
         let holder = key.and_then(|key| Some((self.holder(key)?, key)));
@@ -157,7 +157,7 @@ impl Operators {
         maker.is_some_and(|maker| self.rights(maker).is_some())
     }
 
-    /// What the maker of a session may do, as long as it may do anything.
+    /// The maker's rights, as long as the maker has any.
     pub(crate) fn rights(&self, maker: Maker) -> Option<Holder> {
         match maker {
             Maker::Token(key) => self.holder(key),

@@ -2,8 +2,8 @@
 //!
 //! The record is a file to which lines of JSON are appended. When the file is full, it becomes the
 //! former file and the previous former file is removed, so a record never needs more disk space
-//! than two files. Tokens of a namespace have files of their own, so that their acts cannot push
-//! out the record of others.
+//! than two files. Tokens of a namespace have separate files, so that their acts cannot push out
+//! other tokens' records.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -29,8 +29,8 @@ const NAMESPACE_BYTES_MAX: u64 = 512 << 10;
 const OPEN_MAX: usize = 64;
 /// Longest part of a path or a name that is recorded, in characters.
 const TEXT_CHARS_MAX: usize = 256;
-/// Pause between two records of refused requests of one sender, and of the same request about
-/// sessions, so that these cannot push out the record of changes.
+/// Pause between two records of one sender's refused requests, and of the same request about
+/// sessions, so that such requests cannot push out the record of changes.
 const REFUSED_PAUSE_MS: u64 = 1_000;
 /// The beginning of the paths about sessions. Every role may send these requests.
 const SESSIONS: &str = "/v1/session";
@@ -353,7 +353,8 @@ mod tests {
         let of = |who: &str, act| Act { who: who.into(), ..act };
         audit.record(&act(1, "/v1/functions/a", 200));
         audit.record(&of("orchard/bob", act(2, "/v1/functions/b.orchard", 200)));
-        // Most acts that did nothing are left out, but none that may have changed something.
+        // Most acts that changed nothing are left out, but acts that may have changed something are
+        // all kept.
         for at in 0..2_000 {
             audit.record(&of("plant/ada", act(10_000 + at, "/v1/secrets/plant/x", 404)));
             audit.record(&of("plant/ada", act(10_000 + at, "/left", 499)));

@@ -109,8 +109,8 @@ impl Operators {
         self.sessions.end(key);
     }
 
-    /// Makes a code that begins one session with the rights of `maker`. If a session asks for it, the
-    /// code and what it begins end with that session at the latest.
+    /// Makes a code that begins one session with the rights of `maker`. If a session asks for the
+    /// code, the code and the session that it begins end with the asking session at the latest.
     pub fn make_code(
         &self,
         maker: Maker,

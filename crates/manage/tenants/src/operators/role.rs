@@ -43,7 +43,7 @@ impl Role {
             true if topic == "audit" => Role::Operator,
             true if DATA.contains(&topic) || reads_calls(path) => Role::Deployer,
             true => Role::Viewer,
-            // Everybody may end the own session, and begin another one with the same rights.
+            // Everybody may end their own session, and begin another one with the same rights.
             false if topic == "session" => Role::Viewer,
             false if OF_OPERATORS.contains(&topic) => Role::Operator,
             false => Role::Deployer,

@@ -1,10 +1,10 @@
 //! Sessions of browsers, and the one-time codes that begin them.
 //!
-//! A session has the rights of its maker, which is a token or the user of the management socket. The
-//! rights are looked up again with each request, so a token that is revoked takes its sessions with
-//! it. A session can make codes, too. They and the sessions that they begin end with it at the
-//! latest, so a stolen session cannot outlive its logout. Only the SHA-256 of a session's secret and
-//! of a code is kept.
+//! A session has the rights of its maker, which is a token or the user of the management socket.
+//! The rights are looked up again with each request, so a token that is revoked takes its sessions
+//! with it. A session can make codes, too. Such codes, and the sessions that they begin, end with
+//! that session at the latest, so a stolen session cannot outlive its logout. Only the SHA-256 of a
+//! session's secret and of a code is kept.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,7 +25,7 @@ const SESSIONS_OF_ONE_MAX: usize = 64;
 /// The most codes in total, and of one maker.
 const CODES_MAX: usize = 256;
 const CODES_OF_ONE_MAX: usize = 8;
-/// The longest secret of a session and the longest code that are examined, in bytes.
+/// The most bytes in a session's secret or a code that is examined.
 const TEXT_BYTES_MAX: usize = 128;
 
 /// A valid session.
@@ -37,7 +37,7 @@ pub(crate) struct Live {
     pub(crate) csrf: String,
 }
 
-/// Something with a maker that ends by itself, and that can be ended earlier to make room.
+/// A session or a code. It has a maker, ends by itself, and can be ended earlier to make room.
 struct Held {
     maker: Maker,
     /// Empty for a code.
@@ -61,9 +61,9 @@ impl Table {
         Self { all: HashMap::new(), max, of_one_max }
     }
 
-    /// Adds one. At the limit of its maker, the maker's least recently used one ends. At the limit
-    /// of all, the least recently used one of the maker with the most ends, so that no maker can
-    /// push out those of all others.
+    /// Adds an entry. At the maker's limit, the maker's least recently used entry ends. At the
+    /// total limit, the maker with the most entries loses its least recently used one, so that no
+    /// maker can push out the entries of all others.
     fn add(&mut self, hash: [u8; 32], held: Held, now: Instant) {
         self.all.retain(|_, held| now < held.until);
         let mut counts: HashMap<Maker, usize> = HashMap::new();
@@ -85,7 +85,7 @@ impl Table {
         self.all.insert(hash, held);
     }
 
-    /// Ends one, and everything that descends from it.
+    /// Ends an entry, and everything that descends from it.
     fn end(&mut self, hash: [u8; 32]) {
         let mut ended = vec![hash];
         while let Some(hash) = ended.pop() {
@@ -160,14 +160,15 @@ impl Sessions {
         self.sessions.lock().end(key.0);
     }
 
-    /// Makes a code, for the session `parent` or for nobody's.
+    /// Makes a code, for the session `parent` or without a session.
     pub(crate) fn make_code(
         &self,
         maker: Maker,
         parent: Option<SessionKey>,
         now: Instant,
     ) -> io::Result<String> {
-        // 128 random bits are enough for a minute, and keep the address short that a person copies.
+        // 128 random bits are enough for a minute, and they keep the address that a person copies
+        // short.
         let mut code = random_text()?;
         code.truncate(32);
         let until = now + CODE_LIFETIME;

@@ -1,6 +1,6 @@
 //! Decides who may use the management API. On the Unix socket, these are root and the user that
 //! runs the node; the kernel names the user of each connection. Over TCP, these are clients that
-//! send a token whose role permits their request, or browsers with a session of its holder.
+//! send a token whose role permits the request, and browsers with a session of the token's holder.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ use super::pages;
 use super::refused::Refused;
 use crate::{Node, operators};
 
-/// The name of the thing that a request made. If the path does not contain this name, the handler
-/// adds it to its answer, so that the record of acts can show it.
+/// The name of the object that a request created. If the path does not contain this name, the
+/// handler adds the name to its answer, so that the record of acts can show it.
 #[derive(Debug, Clone)]
 pub(super) struct Made(pub(super) String);
 
@@ -51,15 +51,15 @@ impl<S: Sync> FromRequestParts<S> for Seen {
     }
 }
 
-/// Lets a request through or refuses it. Only here are short names in a namespace made full names,
-/// and only here is decided who may name what.
+/// Lets a request through or refuses it. This is the only place that expands the short names of a
+/// namespace to full names, and that decides who may name what.
 pub(crate) async fn check(
     State(node): State<Arc<Node>>,
     ConnectInfo(caller): ConnectInfo<Caller>,
     request: Request,
     next: Next,
 ) -> Response {
-    // The sender has nothing yet that could be examined here.
+    // At this point, the sender has nothing yet that could be examined.
     if request.method() == Method::POST && request.uri().path() == paths::SESSION {
         return next.run(request).await;
     }
@@ -159,8 +159,8 @@ async fn within(node: &Node, scope: Scope, request: &mut Request) -> Result<(), 
 }
 
 /// Runs a request. A change in a namespace runs to its end even if its client disconnects, because
-/// the removal of the namespace waits for the change. The removal does not wait for slow clients: a
-/// request body that is not complete when the removal begins is cut off there.
+/// the removal of the namespace waits for the change. The removal does not wait for slow clients:
+/// if a request body is not complete when the removal begins, the body is cut off.
 async fn run(mut request: Request, next: Next) -> Response {
     let Some(change) = request.extensions_mut().remove::<Arc<Change>>() else {
         return next.run(request).await;
@@ -169,8 +169,8 @@ async fn run(mut request: Request, next: Next) -> Response {
         let ended = Arc::new(AtomicBool::new(false));
         let request = request.map(|body| call::until(body, change.closed(), ended.clone()));
         let response = next.run(request).await;
-        // A handler that receives only a part of a body may report another error, so its error is
-        // replaced.
+        // A handler that receives only a part of a body may report a different error, so that error
+        // is replaced.
         match ended.load(Ordering::Relaxed) && !response.status().is_success() {
             true => Err(change.refusal()),
             false => Ok(response),
@@ -202,7 +202,7 @@ impl From<Problem> for Denied {
 pub(super) struct Sender {
     pub(super) name: Arc<str>,
     scope: Scope,
-    /// Whose rights a session has that the sender begins.
+    /// The owner of the rights that a session of this sender gets.
     pub(super) maker: Maker,
     /// The session to which the request belongs.
     pub(super) session: Option<Session>,
@@ -210,14 +210,15 @@ pub(super) struct Sender {
     key: Option<Credential>,
 }
 
-/// The address of a client that may show a token or a session here.
+/// The address of a client that may send a token or a session over this connection.
 pub(super) fn address(node: &Node, caller: Caller) -> Result<IpAddr, Problem> {
     match caller {
         Caller::Local(_) => {
             let text = "the socket identifies you by your user id, so it needs no session";
             Err(Problem::new(403, "M1402", text))
         }
-        // Others on the network could read the token and everything that is deployed.
+        // Without encryption, others on the network could read the token and everything that is
+        // deployed.
         Caller::Remote(address, false) if !address.is_loopback() && !node.config.admin_plain => {
             let text = "the management API answers other machines over TLS only";
             Err(Problem::new(403, "M1406", text).with_hint(
@@ -259,7 +260,7 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
     };
     let reads_only = reads_only(request.method().as_str());
     let needed = Role::for_management(reads_only, request.uri().path());
-    // A token goes before a session, which a browser may have added by itself.
+    // A token takes precedence over a session, which a browser may have added by itself.
     let has_token = request.headers().contains_key("authorization");
     let secret = pages::secret(request.headers(), caller.is_encrypted()).filter(|_| !has_token);
     let session = secret.and_then(|secret| node.tenants.operators.session(secret, Instant::now()));
@@ -276,8 +277,8 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
     };
     match admission {
         Admission::Admitted(Admitted { name, is_operator, key }) => {
-            // If the places for connections run out, connections of those who may manage the whole
-            // node are ended last.
+            // If the places for connections run out, the connections that end last are those of
+            // senders who may manage the whole node.
             if connection::admitted(request.extensions(), &name, is_operator).is_err() {
                 let text = format!("too many requests of the token {name}, or of all tokens, run");
                 let problem = Problem::new(429, "M1409", text);
@@ -293,7 +294,7 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
             return Ok(Sender { name, scope, maker, session, key: Some(key) });
         }
         Admission::OtherRole { name, role } => {
-            // No role of this token would permit the request.
+            // No role would let this token make the request.
             let method = request.method().as_str();
             let path = request.uri().path();
             if let Some(problem) = mote_tenants::namespaces::outside(&scope, method, path) {

@@ -1,4 +1,4 @@
-//! Compresses answers for clients that accept it. A page asks for the same lists again and again,
+//! Compresses answers for clients that accept it. A page requests the same lists again and again,
 //! perhaps over a slow network.
 
 use std::io::Write as _;
@@ -13,14 +13,14 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use mote_http::static_files::accepts;
 
-/// Shorter answers fit into one network packet anyway.
+/// Shorter answers fit into one network packet in any case.
 const BYTES_MIN: u64 = 1_024;
-/// Longer answers are compressed on another thread, because this would hold up other requests. They are
-/// metrics: those of 1,000 functions are 5 MB.
+/// Longer answers are compressed on another thread, because compressing them here would hold up other
+/// requests. Only metrics are that long: for 1,000 functions they take 5 MB.
 const BYTES_HERE_MAX: usize = 1 << 20;
 /// Longer answers are sent as they are.
 const BYTES_MAX: u64 = 32 << 20;
-/// The fastest level. Lists of functions shrink to a seventh with it.
+/// The fastest level. It shrinks lists of functions to a seventh.
 const LEVEL: Compression = Compression::fast();
 
 /// Compresses JSON and text of known length. Streams are sent as they are, because each of their
@@ -35,7 +35,7 @@ pub(super) async fn compress(request: Request, next: Next) -> Response {
         return response;
     }
     let (mut head, body) = response.into_parts();
-    // The body is in memory already, so this neither waits nor fails.
+    // The body is already in memory, so reading it neither waits nor fails.
     let Ok(plain) = axum::body::to_bytes(body, usize::MAX).await else {
         return Response::from_parts(head, Body::empty());
     };

@@ -26,7 +26,7 @@ struct File {
 static FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/dashboard.rs"));
 
 const INDEX: &str = "index.html";
-/// The names of the files in this folder contain a hash of the content.
+/// The name of each file in this folder contains a hash of its content.
 const HASHED: &str = "assets/";
 
 /// What pages of the node may do. Everything that a page loads comes from the node, and no other page

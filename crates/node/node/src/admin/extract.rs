@@ -1,5 +1,5 @@
-//! What requests contain, apart from their bodies. Unlike axum's types of these names, these refuse
-//! with a [`Problem`].
+//! The parts of requests other than their bodies. Unlike axum's types with these names, these types
+//! refuse with a [`Problem`].
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;

@@ -13,8 +13,8 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use mote_api::types::{
-    AcceptedSignatures, AcceptedTokens, DeployResult, Function, FunctionState, Instance, LastError,
-    Limits, Requests, ScaleBounds, Scaling, ScheduleList, Stop,
+    AcceptedSignatures, AcceptedTokens, DeployProgress, DeployResult, Function, FunctionState,
+    Instance, LastError, Limits, RegistryLogin, Requests, ScaleBounds, Scaling, ScheduleList, Stop,
 };
 use mote_api::watching::FunctionSummary;
 use mote_api::{Problem, Timestamp, paths};
@@ -137,6 +137,7 @@ pub(super) fn function(node: &Node, revision: &Arc<Revision>) -> Function {
         runtime: spec.runtime.as_str().to_owned(),
         compat: spec.compat.map(|compat| compat.as_str().to_owned()),
         template: spec.template.clone(),
+        image: spec.image.as_ref().map(|image| image.shown()),
         revision: revision.number,
         traffic: rollout::shares(&serving.split()),
         state,
@@ -265,13 +266,41 @@ pub(super) async fn deploy(
     request: Request,
 ) -> Result<(StatusCode, Json<DeployResult>), Refused> {
     let DeployQuery { dry_run, no_traffic, if_changed, tag } = query;
-    let options = node_deploy::Options { dry_run, no_traffic, if_changed, tag, place: None };
+    let registry_login = registry_login(request.headers())?;
+    let options =
+        node_deploy::Options { dry_run, no_traffic, if_changed, tag, registry_login, place: None };
     let result = upload(node, name, request, options).await?;
     let status = match dry_run || result.unchanged {
         true => StatusCode::OK,
         false => StatusCode::CREATED,
     };
     Ok((status, Json(result)))
+}
+
+/// The progress of a deploy that waits for a container image.
+pub(super) async fn progress(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+) -> Result<Json<DeployProgress>, Refused> {
+    match node.deploys.image_progress.get(&name) {
+        Some(detail) => Ok(Json(DeployProgress { detail })),
+        None => {
+            let text = format!("no deploy of {} waits for an image", name.escape_debug());
+            Err(Refused(Problem::new(404, "M0501", text)))
+        }
+    }
+}
+
+/// The login at the registry of the function's image.
+fn registry_login(fields: &HeaderMap) -> Result<Option<RegistryLogin>, Refused> {
+    let Some(field) = fields.get(paths::HEADER_REGISTRY_LOGIN) else { return Ok(None) };
+    match RegistryLogin::decode(field.as_bytes()) {
+        Some(login) => Ok(Some(login)),
+        None => {
+            let text = "the login at the registry cannot be read: it is JSON in base64";
+            Err(Refused(Problem::new(400, "M0303", text).with_field(paths::HEADER_REGISTRY_LOGIN)))
+        }
+    }
 }
 
 /// Deploys the archive in the body of `request`. The deploy runs in a separate task, so that a
@@ -298,7 +327,7 @@ pub(super) async fn remove(
 
 /// Runs a function once and returns the function's own answer. If `mote` answers instead, the
 /// answer has the field `Mote-Fault` and the full reason, because only those who manage the node
-/// can ask here.
+/// can use this route.
 pub(super) async fn invoke(
     State(node): State<Arc<Node>>,
     Path(name): Path<String>,
@@ -377,8 +406,8 @@ pub(super) async fn invoke(
         ms(phases.init_ns),
         ms(phases.handover_ns()),
         ms(phases.run_ns()),
-        // The two halves of the handover. The fronts do not send them, because this would slow down
-        // every answer.
+        // The times of the two halves of the handover. The fronts do not send these, because that
+        // would slow down every answer.
         ms(phases.to_worker_ns()),
         ms(phases.from_worker_ns())
     );

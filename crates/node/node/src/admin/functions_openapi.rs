@@ -1,10 +1,12 @@
 //! An OpenAPI 3.1 document of the functions that the sender may see.
 //!
 //! The manifest says at which addresses a function answers, which methods it takes and who may call
-//! it. A function whose code contains a file `openapi.json` describes its paths itself: they appear
-//! below `/NAME`, and its components with the function's name in front. Other people read the document
-//! too, so nothing in the file may concern other functions or lead clients to other servers.
+//! it. A function whose code contains a file `openapi.json` describes its paths itself: these
+//! appear below `/NAME`, and the names of its components get the function's name as a prefix. Other
+//! people read the document, too, so nothing in the file may concern other functions or lead
+//! clients to other servers.
 
+use std::collections::HashSet;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +30,8 @@ const FILE: &str = "openapi.json";
 const FILE_BYTES_MAX: u64 = 256 << 10;
 /// The most bytes of such files in one document. Further functions are described by their manifests.
 const FILES_BYTES_MAX: u64 = 2 << 20;
-/// The documents that are made at once. Parsed files take many times their length.
+/// The maximum number of documents that are made at once. A parsed file takes many times its length
+/// in memory.
 static MAKING: Semaphore = Semaphore::const_new(1);
 /// Fields with which a description could lead clients to other servers.
 const TO_OTHERS: [&str; 4] = ["servers", "callbacks", "links", "externalDocs"];
@@ -64,7 +67,7 @@ pub(super) async fn show(
     let of_node = node.clone();
     let turn = MAKING.acquire().await;
     let made = blocking(move || {
-        // The work goes on if the client leaves, so the turn belongs to it.
+        // The work goes on if the client leaves, so the work holds the turn.
         let _turn = turn;
         let mut document = Document::new(servers);
         let mut left = FILES_BYTES_MAX;
@@ -143,8 +146,8 @@ fn foreign_reference(value: &Value) -> Option<&str> {
     }
 }
 
-/// Removes the fields with which a description could lead clients to other servers. Where the keys of
-/// an object are names that the function chose, such as those of properties, all of them stay.
+/// Removes the fields with which a description could lead clients to other servers. If the keys of
+/// an object are names that the function chose, such as names of properties, all of them stay.
 fn disarm(value: &mut Value, has_names: bool) {
     match value {
         Value::Array(all) => all.iter_mut().for_each(|one| disarm(one, false)),
@@ -217,9 +220,10 @@ impl Document {
             if let (0, Some(paths)) =
                 (at, own.as_mut().and_then(|own| own["paths"].as_object_mut()))
             {
+                let mut ids = HashSet::new();
                 for (path, item) in std::mem::take(paths) {
                     let path = format!("{}{}", template.fixed, path.trim_end_matches('/'));
-                    self.put(&path, with_security(item, name, access), rule);
+                    self.put(&path, adopted(item, name, access, &mut ids), rule);
                 }
                 continue;
             }
@@ -235,8 +239,8 @@ impl Document {
         }
     }
 
-    /// Puts a path into the document, with the parameters that its template names. A path that is
-    /// already there, of another host, stays.
+    /// Puts a path into the document, with the parameters that its template names. If the path is
+    /// already there for another host, that one stays.
     fn put(&mut self, path: &str, mut item: Value, rule: &RouteRule) {
         let path = if path.is_empty() { "/" } else { path };
         let Some(fields) = item.as_object_mut() else { return };
@@ -263,7 +267,7 @@ impl Document {
 
     fn add_components(&mut self, own: &Value, function: &str) {
         for (kind, all) in own["components"].as_object().into_iter().flatten() {
-            // The node decides who may call, and says so itself.
+            // The node decides who may call, so the node describes that itself.
             if kind == "securitySchemes" {
                 continue;
             }
@@ -330,7 +334,8 @@ fn operation(spec: &FunctionSpec, access: Access, method: &str) -> Value {
     operation
 }
 
-/// What a caller has to show. Of a signature and of callers on this machine, OpenAPI knows nothing.
+/// What a caller has to send. OpenAPI cannot describe signatures, nor that only callers on this
+/// machine are permitted.
 fn security(access: Access) -> Option<Value> {
     let name = match access {
         Access::Key => "key",
@@ -342,9 +347,9 @@ fn security(access: Access) -> Option<Value> {
     Some(json!([{name: []}]))
 }
 
-/// A path of the function's own description, with the function as its tag and the node's rule for
-/// its callers.
-fn with_security(mut item: Value, function: &str, access: Access) -> Value {
+/// Adapts a path of the function's own description: the function becomes its tag and a part of its
+/// operations' names, and the node's rule for callers is added. Each name may occur only once.
+fn adopted(mut item: Value, function: &str, access: Access, ids: &mut HashSet<String>) -> Value {
     let Some(fields) = item.as_object_mut() else { return item };
     for method in METHODS {
         let Some(operation) = fields.get_mut(method).and_then(Value::as_object_mut) else {
@@ -352,8 +357,11 @@ fn with_security(mut item: Value, function: &str, access: Access) -> Value {
         };
         operation.insert("tags".to_owned(), json!([function]));
         operation.remove("security");
-        // It would stand in the document once for each address.
-        operation.remove("operationId");
+        let id = operation.remove("operationId");
+        let id = id.and_then(|id| id.as_str().map(|id| format!("{function}.{id}")));
+        if let Some(id) = id.filter(|id| ids.insert(id.clone())) {
+            operation.insert("operationId".to_owned(), id.into());
+        }
         if let Some(security) = security(access) {
             operation.insert("security".to_owned(), security);
         }
@@ -361,7 +369,7 @@ fn with_security(mut item: Value, function: &str, access: Access) -> Value {
     item
 }
 
-/// Lets references lead to the function's own components.
+/// Makes references lead to the function's own components.
 fn rename_references(value: &mut Value, function: &str) {
     match value {
         Value::Array(all) => all.iter_mut().for_each(|one| rename_references(one, function)),

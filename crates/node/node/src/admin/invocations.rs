@@ -66,7 +66,7 @@ pub(super) async fn list(
         (None, true) => Some(node.chains().into_iter().filter(|name| seen.shows(name)).collect()),
         (None, false) => seen.namespace().map(|own| vec![format!(".{own}")]),
     };
-    // One invocation more than wanted is read, to find out whether the list goes on.
+    // One invocation more than requested is read, to find out whether the list continues.
     let listed =
         node.accepted.journals.list(functions, kept, before, limit + 1).await.map_err(refused)?;
     let more = listed.len() > limit;

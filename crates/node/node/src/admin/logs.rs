@@ -1,7 +1,7 @@
 //! The route for the log lines of one function, one JSON object per line: first those on disk, then
-//! those in memory, and if the client asks for it, new lines as they come.
+//! those in memory, and, if the client asks for them, new lines as they arrive.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -14,8 +14,9 @@ use futures_util::stream::BoxStream;
 use mote_api::types::LogLine;
 use mote_api::{Problem, Timestamp};
 use mote_process::clock;
+use mote_spec::FunctionName;
+use mote_tenants::namespaces::{Turn, Turns};
 use serde::Deserialize;
-use tokio::sync::Semaphore;
 
 use super::extract::{Path, Query};
 use super::refused::Refused;
@@ -27,12 +28,13 @@ use crate::store_work::blocking;
 
 /// The number of lines without `tail` and `since`.
 const TAIL_DEFAULT: usize = 1_000;
-/// How many searches may read the disk at once.
-const SEARCHES: usize = 2;
+/// How long a search keeps its place among those that wait for the disk.
+const TURN_WAIT: Duration = Duration::from_secs(60);
 /// How long a search waits for the newest lines to be written.
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
 
-static SEARCHING: Semaphore = Semaphore::const_new(SEARCHES);
+/// The turns of searches at the disk.
+static SEARCHING: LazyLock<Turns> = LazyLock::new(Turns::default);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,8 +79,7 @@ pub(super) async fn read(
     let wanted = query.wanted()?;
     let (log, unknown) = match find(&node.data_path.engine, &name) {
         Ok(revision) => (Some(revision.log.clone()), None),
-        // The function may never have been live. Then the log of its failed deploy may still be
-        // there.
+        // If the function has never been live, the log of its failed deploy may still be there.
         Err(unknown) => (node.deploys.failed_logs.of(&name), Some(unknown)),
     };
     let (kept, following) = match &log {
@@ -98,7 +99,7 @@ pub(super) async fn read(
     let first = places.len().saturating_sub(tail);
     let found = places.len() - first;
     let held = held(places.get(first).copied().unwrap_or(kept.end)..kept.end);
-    // A follower must not hold the log, so that the stream ends when the function is removed.
+    // A follower must not keep the log alive, so that the stream ends when the function is removed.
     drop((log, places));
     let on_disk = match &node.opened.logs {
         Some(logs) => {
@@ -128,7 +129,8 @@ fn parts(held: Option<HeldLines>) -> impl Iterator<Item = Vec<LogLine>> {
     held.into_iter().flat_map(|mut held| std::iter::from_fn(move || held.next()))
 }
 
-/// The lines that only the disk has. Fails with `unknown` if the disk has none of this function.
+/// The lines that only the disk has. Fails with `unknown` if the disk has no lines of this
+/// function.
 async fn from_disk(
     logs: &Logs,
     search: Search,
@@ -139,9 +141,10 @@ async fn from_disk(
         Problem::new(500, "M0599", "the node could not read its logs; see its own log")
     };
     let panicked = |_| Problem::new(500, "M0599", "the node could not read its logs");
-    let Ok(permit) = SEARCHING.acquire().await else {
-        return Ok(futures_util::stream::empty().boxed());
+    let Ok(function) = FunctionName::new(&search.function) else {
+        return unknown.map_or_else(|| Ok(futures_util::stream::empty().boxed()), Err);
     };
+    let own_turn = turn(&function).await;
     let logs = logs.clone();
     let found = blocking(move || {
         logs.flush(FLUSH_WAIT);
@@ -151,13 +154,23 @@ async fn from_disk(
     if let Some(unknown) = unknown.filter(|_| !found.has_lines) {
         return Err(unknown);
     }
-    // The permit is given back between two pieces, because a client may read slowly.
-    drop(permit);
-    let pieces = futures_util::stream::unfold(found, |mut found| async move {
-        let _permit = SEARCHING.acquire().await.ok()?;
-        blocking(move || found.next().map(|piece| (piece, found))).await.ok()?
-    });
+    // Between two pieces, the search gives its turn back, because a client may read slowly.
+    drop(own_turn);
+    let pieces =
+        futures_util::stream::unfold((found, function), |(mut found, function)| async move {
+            let _turn = turn(&function).await;
+            blocking(move || found.next().map(|piece| (piece, (found, function)))).await.ok()?
+        });
     Ok(pieces.boxed())
+}
+
+/// Waits until a search of this function may read the disk. Namespaces take turns.
+async fn turn(function: &FunctionName) -> Turn {
+    loop {
+        if let Ok(turn) = SEARCHING.wait(function, TURN_WAIT).await {
+            return turn;
+        }
+    }
 }
 
 /// Reads a time, or a duration before now, as milliseconds since 1970.

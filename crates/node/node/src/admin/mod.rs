@@ -1,7 +1,7 @@
 //! The management API: its access rules and its routes.
 //!
-//! It has a separate thread and runtime, so that deploys and scrapes never delay requests on the
-//! data path.
+//! The API has a separate thread and runtime, so that deploys and scrapes never delay requests on
+//! the data path.
 
 mod access;
 mod caller;
@@ -78,6 +78,7 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::TRAFFIC, put(rollout::traffic))
         .route(paths::ROLLBACK, post(rollout::rollback))
         .route(paths::DURATIONS, get(watching::durations))
+        .route(paths::PROGRESS, get(functions::progress))
         .route(paths::SCALE, post(scale::scale))
         .route(paths::LOGS, get(logs::read))
         .route(paths::RECORDING, get(recording::read))
@@ -117,7 +118,7 @@ fn routes(node: Arc<Node>) -> Router {
             get(namespaces::describe).put(namespaces::update).delete(namespaces::delete),
         )
         .layer(from_fn(compress::compress))
-        // The answers of functions are sent as they are.
+        // Answers of functions are sent unchanged.
         .route(paths::INVOKE, post(functions::invoke))
         // Uploads are limited by the limits for archives, and bodies of calls by the function's own
         // limit.
@@ -151,16 +152,16 @@ async fn no_such_method() -> Refused {
         .into()
 }
 
-/// The maximum number of connections to the Unix socket by users that may use it: in total, and of
-/// one user.
+/// The maximum number of connections to the Unix socket by users that may use it: in total, and per
+/// user.
 const OWNER_CONNECTIONS: (usize, usize) = (1_024, 512);
 /// The maximum number of connections to the Unix socket by other users, which only receive the
-/// refusal: in total, and of one user.
+/// refusal: in total, and per user.
 const STRANGER_CONNECTIONS: (usize, usize) = (64, 8);
-/// File descriptors that are reserved for the Unix socket. With them, the node's owners can reach
-/// it even if clients of the fronts hold all others.
+/// File descriptors that are reserved for the Unix socket. They let the node's owners reach the
+/// node even if clients of the fronts hold all other descriptors.
 const RESERVED_FILES: usize = 16;
-/// Pause after a connection could not be accepted, so that other connections can end.
+/// Pause after a failure to accept a connection, so that other connections can end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves the API on its sockets until `stop` turns true.

@@ -42,8 +42,8 @@ pub(super) async fn metrics(
     ([("content-type", kind)], shown(metrics.render_text(), &view))
 }
 
-/// Returns the series of the functions in a view. In a view of one namespace, series of the node as
-/// a whole are left out.
+/// Returns the series of the functions in a view. A view of one namespace has no series of the node
+/// as a whole.
 fn shown(text: String, view: &View) -> String {
     if view.namespace().is_none() {
         return text;

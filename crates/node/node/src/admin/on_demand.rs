@@ -28,8 +28,8 @@ impl Default for OnDemand {
 }
 
 impl OnDemand {
-    /// The address of the listener, which is opened if there is none. The node's own requests and
-    /// those of its functions must not reach it, so its port is added to `ports`.
+    /// The address of the listener, which is opened if there is none. Neither the node's own
+    /// requests nor those of its functions may reach the listener, so its port is added to `ports`.
     pub(super) async fn address(&self, ports: &OpenPorts) -> io::Result<SocketAddr> {
         let mut address = self.address.lock().await;
         if let Some(address) = *address {

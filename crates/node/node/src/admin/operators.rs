@@ -46,8 +46,8 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Extension<Made>, Json<NewOperatorToken>), Refused> {
     let wish: OperatorTokenRequest = serde_json::from_slice(&body)
         .map_err(|error| Problem::new(422, "M1403", format!("token: {error}")))?;
-    // The change is held until the token is made, so that a removal of the namespace also finds
-    // this token.
+    // The change lasts until the token is made, so that a removal of the namespace also finds this
+    // token.
     let namespace = wish.namespace.as_ref();
     let change =
         namespace.map(|namespace| node.tenants.namespaces.change(namespace)).transpose()?;

@@ -1,9 +1,9 @@
-//! Checks of requests that a browser may send for a page of somebody else.
+//! Checks requests that a browser may send on behalf of a page from elsewhere.
 //!
 //! A browser adds the cookie of a session to each request to the node's host, whichever page sends
-//! the request. The page is therefore recognised by what other pages cannot do: read the session's
-//! `csrf`, or set `Sec-Fetch-Site`. A page of another site can also point its own host name at a
-//! loopback address (DNS rebinding); its requests have that name in `Host`.
+//! the request. So the node recognises its own pages by what other pages cannot do: read the
+//! session's `csrf`, or set `Sec-Fetch-Site`. A page of another site can also point its own host
+//! name at a loopback address (DNS rebinding); its requests have that name in `Host`.
 
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use mote_api::{Problem, paths};
@@ -21,8 +21,8 @@ pub(super) fn cookie_name(headers: &HeaderMap, is_encrypted: bool) -> String {
     format!("{SESSION_COOKIE}{}", port.unwrap_or(if is_encrypted { 443 } else { 80 }))
 }
 
-/// The secret in the session's cookie. A request with two such cookies has none, because another
-/// server on this host may have set one of them.
+/// The secret in the session's cookie. A request with two such cookies counts as having none,
+/// because another server on this host may have set one of them.
 pub(super) fn secret(headers: &HeaderMap, is_encrypted: bool) -> Option<&str> {
     let name = cookie_name(headers, is_encrypted);
     let fields = headers.get_all(header::COOKIE).iter().filter_map(|field| field.to_str().ok());
@@ -62,7 +62,8 @@ pub(super) fn check_site(headers: &HeaderMap, is_read: bool) -> Result<(), Probl
 }
 
 /// Whether the origin of the page that sent a request, if the browser names it, is the host of the
-/// request. Browsers that send no `Sec-Fetch-Site` name it in requests that change something.
+/// request. Browsers that send no `Sec-Fetch-Site` name the origin in requests that change
+/// something.
 fn names_own_origin(headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
     let mut origins = headers.get_all(header::ORIGIN).iter().map(HeaderValue::as_bytes);
@@ -73,8 +74,8 @@ fn names_own_origin(headers: &HeaderMap) -> bool {
 }
 
 /// Checks that a body is sent as JSON. A page of another origin can send other types without asking
-/// the node first, also from a browser that sends no `Sec-Fetch-Site`, and could log a user in with
-/// the token of somebody else.
+/// the node first, even from a browser that sends no `Sec-Fetch-Site`. Such a page could log a user
+/// in with somebody else's token.
 pub(super) fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
@@ -105,7 +106,7 @@ pub(super) fn check(
     }
 }
 
-/// Removes fields of a function's answer that would act on the origin of the dashboard.
+/// Removes fields of a function's answer that would affect the origin of the dashboard.
 pub(super) fn disarm(fields: &mut HeaderMap) {
     const FIELDS: [&str; 14] = [
         "access-control-allow-credentials",
@@ -140,7 +141,7 @@ pub(super) fn protect(fields: &mut HeaderMap) {
     }
 }
 
-/// Compares in a time that does not depend on where the texts differ.
+/// Compares in an amount of time that does not depend on where the texts differ.
 fn is_equal(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

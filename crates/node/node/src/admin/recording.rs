@@ -1,4 +1,4 @@
-//! The route for the calls of one function, while they happen: one JSON object per line.
+//! The route that shows the calls of one function as they happen: one JSON object per line.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::refused::Refused;
 use crate::Node;
 use crate::functions::find;
 
-/// A recording that somebody has forgotten ends after this time.
+/// After this time, a recording ends, because somebody may have forgotten it.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 pub(super) async fn read(

@@ -33,7 +33,7 @@ pub(super) async fn to_the_end<T: Send + 'static>(
     Ok(tokio::spawn(work).await.map_err(failed)??)
 }
 
-/// Shortens and escapes a text from a client, so that an error can show it.
+/// Shortens and escapes a text from a client, so that an error message can show it.
 pub(super) fn shortened(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_debug).collect()
 }

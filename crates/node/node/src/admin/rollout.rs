@@ -56,8 +56,14 @@ pub(super) async fn place(
     request: Request,
 ) -> Result<(StatusCode, Json<DeployResult>), Refused> {
     let place = Some(deploy::Place { number, warm });
-    let options =
-        deploy::Options { dry_run: false, no_traffic: true, if_changed: false, tag: None, place };
+    let options = deploy::Options {
+        dry_run: false,
+        no_traffic: true,
+        if_changed: false,
+        tag: None,
+        registry_login: None,
+        place,
+    };
     Ok((StatusCode::CREATED, Json(upload(node, name, request, options).await?)))
 }
 

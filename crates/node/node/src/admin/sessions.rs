@@ -117,8 +117,8 @@ fn no_session() -> Problem {
     Problem::new(401, "M1401", "the request belongs to no session")
 }
 
-/// Makes a code with the rights of the sender. A code of a session, and the session that it begins,
-/// end with that session at the latest.
+/// Makes a code with the rights of the sender. If a session asks for the code, then the code, and
+/// the session that the code begins, end with that session at the latest.
 pub(super) async fn code(
     State(node): State<Arc<Node>>,
     Extension(sender): Extension<Sender>,

@@ -29,7 +29,7 @@ pub(super) struct ListQuery {
 }
 
 impl ListQuery {
-    /// The calls that the query asks for, apart from their function.
+    /// The conditions of the query, except the one for the function.
     fn rest(&self) -> Result<impl Fn(&Call) -> bool, Problem> {
         let outcome = self.outcome.as_deref().map(|word| match word {
             FAILED => Ok(None),

@@ -1,4 +1,4 @@
-//! Routes that a page asks again and again.
+//! Routes that a page requests again and again.
 
 use std::sync::Arc;
 

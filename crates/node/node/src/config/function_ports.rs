@@ -9,7 +9,7 @@ pub struct FunctionPorts(Vec<RangeInclusive<u16>>);
 
 impl Default for FunctionPorts {
     /// The ports that Kubernetes gives to services (NodePort). Common services do not use these
-    /// ports, and the ports that Linux uses for outgoing connections begin after them, at 32768.
+    /// ports, and Linux takes ports for outgoing connections only from 32768 on.
     fn default() -> Self {
         Self(vec![30_000..=32_767])
     }

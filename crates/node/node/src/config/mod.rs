@@ -108,12 +108,12 @@ pub struct Config {
     pub cell: Option<CellSettings>,
     /// The destinations that the node's own requests may reach.
     pub outgoing: Reach,
-    /// Networks that a function reaches only if its manifest names the host.
+    /// Networks in which a function reaches a host only if its manifest names the host.
     pub closed_networks: ClosedNetworks,
 }
 
 impl Config {
-    /// Returns the access mode that applies if a manifest says `access`.
+    /// Returns the access mode that applies if a manifest sets `access`.
     pub fn access_of(&self, access: Access) -> Access {
         access.or(self.access)
     }
@@ -149,7 +149,7 @@ impl PlatformApis {
     }
 }
 
-/// Addresses of tinyFaaS: that of its management API, and those of its fronts.
+/// The addresses of tinyFaaS: of its management API, and of its fronts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TinyFaas {
     pub management: SocketAddr,

@@ -1,5 +1,5 @@
-//! What the fronts call. It is one type for all fronts, so that the program contains the code of
-//! each front only once.
+//! The interface that the fronts call. All fronts use this one type, so that the program contains
+//! the code of each front only once.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use mote_spec::routes::{Asked, Found};
 pub enum Calls {
     /// By the node's own conventions.
     Own(Guarded<Deferring<Engine>>),
-    /// By the node's own conventions, but this function answers every request.
+    /// By the node's own conventions, except that this function answers every request.
     One(Guarded<Deferring<Engine>>, FunctionName),
     TinyFaas(TinyFaasFront<Guarded<Engine>>),
     /// By the method of tinyFaaS' gRPC service.
@@ -71,14 +71,14 @@ impl Invoker for Calls {
         match self {
             Self::Own(own) => own.routed(asked),
             Self::One(_, function) => Found::Function(function.clone(), Vec::new()),
-            // Other platforms have addresses of their own, at which routes do not apply.
+            // Other platforms have their own addresses, at which routes do not apply.
             Self::TinyFaas(_) | Self::TinyFaasGrpc(_) => Found::Nothing,
         }
     }
 
     fn keeps(&self, first: &str) -> bool {
-        // Applications use paths such as `/_next/`, so only one segment stays with the node: the
-        // one at which the node answers for invocations that it has accepted.
+        // Applications use paths such as `/_next/`, so the node keeps only one segment for itself:
+        // the one at which it answers questions about accepted invocations.
         !matches!(self, Self::One(..)) || first == mote_journal::SEGMENT
     }
 
@@ -135,8 +135,8 @@ impl Invoker for Calls {
         }
     }
 
-    /// A tinyFaaS call is behind a pointer, so that its size does not increase the size of the
-    /// node's own calls.
+    /// The future of a tinyFaaS call is behind a pointer, so that it does not increase the size of
+    /// the node's own calls.
     fn invoke(
         &self,
         route: &Route,

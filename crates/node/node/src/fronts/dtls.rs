@@ -53,8 +53,8 @@ pub fn coap_dtls(
     })
 }
 
-/// Whether DTLS can use one of the node's certificates. If not, only clients with a pre-shared key
-/// get a session.
+/// Whether DTLS can use one of the node's certificates. If it cannot, only clients with a
+/// pre-shared key get a session.
 pub fn has_certificate(certificates: &Certificates) -> bool {
     certificates.has_ecdsa(CERTIFICATE_BYTES_MAX)
 }
@@ -81,7 +81,7 @@ impl Companion for Front {
         let (own, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         self.link = Some(own);
         let mut command = supervision::command(Role::Dtls, Path::new("/"));
-        // The process ends when its input ends. Therefore it also ends if the node ends in any way.
+        // The process ends when its input ends, so it ends however the node ends.
         command
             .args(["--uid", &self.settings.uid.to_string()])
             .stdin(Stdio::from(other))

@@ -3,10 +3,10 @@
 
 use mote_http::http;
 
-// The constants below are parts of the open files: a front may use one part in this many for its
-// connections. Together, the fronts use at most two thirds. The rest is for instances, for the
-// connections of functions, for the APIs of other platforms, and for the management API, which
-// clients of the fronts must not block.
+// The constants below are shares of the files that may be open: a front may use one part in this
+// many for its connections. Together, the fronts use at most two thirds. The rest is for instances,
+// for the connections of functions, for the APIs of other platforms, and for the management API,
+// which clients of the fronts must not block.
 
 /// The share of the node's own HTTP front.
 pub const HTTP_FILES_SHARE: usize = 3;
@@ -24,7 +24,7 @@ pub fn http_config(share: usize) -> http::Config {
     let connections_max = all.connections_max.min(files / share).max(1);
     let connections_per_address_max =
         all.connections_per_address_max.min((connections_max / 4 * 3).max(1));
-    // The node's own front may have all streams, and another front fewer by the ratio of the
+    // The node's own front may have all streams. Another front may have fewer, by the ratio of the
     // shares, as with connections.
     let streams_max = all.streams_max * HTTP_FILES_SHARE / share;
     http::Config { connections_max, connections_per_address_max, streams_max, ..all }

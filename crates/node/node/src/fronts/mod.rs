@@ -1,7 +1,7 @@
 //! The fronts of a node over its own engine.
 //!
-//! The fronts are generic over what they call. Therefore their code, which every request passes, is
-//! compiled into the crate that names the engine, and only this module names both. Each future is
+//! The fronts are generic over what they call. Every request passes through their code, so it is
+//! compiled in the crate that names the engine, and only this module names both. Each future is
 //! behind a pointer, because otherwise its code would be compiled again wherever the future is
 //! spawned. This module must know only which front uses which invoker.
 

@@ -29,7 +29,8 @@ const FOLDER: &str = "logs";
 pub(crate) struct Logs {
     pub(super) dir: PathBuf,
     pub(super) limits: LogLimits,
-    /// The number of the first file that this process writes. It has no lines in older files.
+    /// The number of the first file that this process writes. Older files contain no lines of this
+    /// process.
     pub(super) own_from: u64,
     queue: Arc<Queue>,
 }
@@ -55,7 +56,7 @@ impl Logs {
         self.queue.clone()
     }
 
-    /// Waits until all lines so far are in the files, at most for `wait`. Blocks.
+    /// Waits, but at most for `wait`, until all lines so far are in the files. Blocks.
     pub(crate) fn flush(&self, wait: Duration) {
         self.queue.flush(wait);
     }
@@ -76,7 +77,7 @@ impl LogSink for Sinks {
     }
 }
 
-/// The sink for all of these; `None` without any.
+/// One sink that stands for all of these; `None` if there are none.
 pub(crate) fn sink_of(mut sinks: Vec<Arc<dyn LogSink>>) -> Option<Arc<dyn LogSink>> {
     if sinks.len() > 1 { Some(Arc::new(Sinks(sinks))) } else { sinks.pop() }
 }

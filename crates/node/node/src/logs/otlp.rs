@@ -67,7 +67,7 @@ struct LogRecord {
 struct Line {
     function: FunctionName,
     line: Arc<LogLine>,
-    /// The place of its call, if the call is recorded.
+    /// The place of the line's call in its trace, if the call is recorded.
     place: Option<TraceParent>,
 }
 
@@ -83,7 +83,7 @@ impl LineSender {
         Self { collector: Collector::start(url, runtime), tracer }
     }
 
-    /// Sends what waits. Returns after `wait` at the latest.
+    /// Sends the waiting lines. Returns after `wait` at the latest.
     pub(crate) async fn flush(&self, wait: Duration) {
         let _ = tokio::time::timeout(wait, self.collector.flush()).await;
     }
@@ -139,7 +139,7 @@ fn record(Line { line, place, .. }: &Line) -> LogRecord {
         attributes.push(text("faas.instance", line.instance.to_string()));
     }
     attributes.extend(line.invocation.map(|id| text("faas.invocation_id", id.to_string())));
-    // A call that is recorded only because it fails has its id as the id of its trace.
+    // If a call is recorded only because it fails, the call's id is also the id of its trace.
     let own = line.invocation.map(|id| id.0.max(1));
     let trace = place.map(|place| place.trace).or(own);
     LogRecord {

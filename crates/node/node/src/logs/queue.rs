@@ -8,9 +8,9 @@ use mote_engine::revision::logs::{LogLine, LogSink};
 use mote_spec::FunctionName;
 use parking_lot::{Condvar, Mutex};
 
-/// The maximum number of bytes that wait. Further lines are not written, and counted.
+/// The maximum number of bytes that wait. Further lines are counted, but not written.
 const BYTES_MAX: usize = 4 << 20;
-/// What a line takes in addition to its text.
+/// The bytes that a line takes in addition to its text.
 const LINE_BYTES: usize = 160;
 
 /// A line and its function.
@@ -19,7 +19,7 @@ pub(super) type Waiting = (FunctionName, Arc<LogLine>);
 #[derive(Default, Debug)]
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// Notified when there is something to do for the writer.
+    /// Notified when there is work for the writer.
     work: Condvar,
     /// Notified when the writer has written.
     written: Condvar,
@@ -29,11 +29,11 @@ pub(super) struct Queue {
 struct State {
     lines: Vec<Waiting>,
     bytes: usize,
-    /// How many of them each function has filled.
+    /// How many of the bytes each function has filled.
     of_functions: HashMap<FunctionName, usize>,
     /// Lines that were not written, because too many were waiting.
     left_out: u64,
-    /// How often the writer has taken lines, and how often these were written.
+    /// How often the writer has taken lines, and how often it has written them.
     taken: u64,
     written: u64,
     /// Somebody waits for the lines to be written.
@@ -55,7 +55,7 @@ impl LogSink for Queue {
         let bytes = line.text.len() + LINE_BYTES;
         let free = BYTES_MAX.saturating_sub(state.bytes);
         let of_function = state.of_functions.get(function).copied().unwrap_or(0);
-        // No function may fill more than it leaves to all others.
+        // No function may fill more than it leaves for all others.
         if of_function + bytes > free || state.is_closed {
             state.left_out += 1;
             return;
@@ -75,8 +75,8 @@ impl LogSink for Queue {
 }
 
 impl Queue {
-    /// Waits for lines, then for `pause`, so that one write takes many of them. Returns an empty
-    /// batch if there were none for `rest`.
+    /// Waits for lines, then for `pause`, so that one write takes many lines. Returns an empty
+    /// batch if no line arrived for `rest`.
     pub(super) fn next(&self, pause: Duration, rest: Duration) -> Batch {
         let mut state = self.state.lock();
         let is_idle =
@@ -104,11 +104,12 @@ impl Queue {
         self.written.notify_all();
     }
 
-    /// Waits until all lines so far are written, at most for `wait`.
+    /// Waits, but at most for `wait`, until all lines so far are written.
     pub(super) fn flush(&self, wait: Duration) {
         let until = Instant::now() + wait;
         let mut state = self.state.lock();
-        // Lines that wait now belong to the next batch; those that were taken, to the current one.
+        // Lines that are waiting belong to the next batch; lines that were already taken belong to
+        // the current one.
         let wanted = if state.lines.is_empty() { state.taken } else { state.taken + 1 };
         state.is_urgent |= !state.lines.is_empty();
         self.work.notify_one();
@@ -119,7 +120,7 @@ impl Queue {
         }
     }
 
-    /// Takes no more lines, and waits until the last ones are written, at most for `wait`.
+    /// Takes no more lines, and waits, but at most for `wait`, until the last ones are written.
     pub(super) fn close(&self, wait: Duration) {
         let until = Instant::now() + wait;
         let mut state = self.state.lock();

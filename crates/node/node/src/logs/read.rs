@@ -50,7 +50,7 @@ impl Wanted {
 #[derive(Debug, Clone)]
 pub(crate) enum Text {
     AsItIs(String),
-    /// In lower case, as all letters are compared.
+    /// In lower case, because case is ignored in comparisons.
     InAnyCase(String),
 }
 
@@ -81,18 +81,18 @@ pub(crate) struct Search {
     pub(crate) before: Option<(Timestamp, u64)>,
 }
 
-/// Lines that were found: where the first one is.
+/// The place of the first line that was found.
 pub(crate) struct Found {
     files: VecDeque<LogFile>,
     /// The offset in the first file.
     offset: usize,
     search: Search,
     own_from: u64,
-    /// Whether there is any line, wanted or not, since the function was last removed.
+    /// Whether there is any line, requested or not, since the function was last removed.
     pub(crate) has_lines: bool,
 }
 
-/// A file that is searched, or a part of it.
+/// A file to search, or a part of a file.
 #[derive(Default)]
 struct Content {
     bytes: Vec<u8>,
@@ -119,7 +119,7 @@ impl Logs {
         for (at, file) in all.iter().enumerate().rev() {
             let text = match Content::read(file, self.own_from, 0, u64::MAX) {
                 Ok(text) => text,
-                // The writer has removed the file meanwhile, and all older ones.
+                // Meanwhile, the writer has removed this file and all older ones.
                 Err(error) if error.kind() == ErrorKind::NotFound => break,
                 Err(error) => return Err(error),
             };
@@ -139,7 +139,7 @@ impl Logs {
                     continue;
                 }
                 is_used = true;
-                // Without a limit, only the place of the removal matters.
+                // Without a limit on lines, only the place of the removal matters.
                 if search.tail < usize::MAX && search.parse(line, &text).is_some() {
                     matches.push(range.start);
                 }
@@ -164,8 +164,8 @@ impl Logs {
 }
 
 impl Found {
-    /// The next wanted lines; `None` if there are no more. Reads a part of a file at a time, because a
-    /// slow client must not hold a whole file in memory. Blocks.
+    /// The next wanted lines; `None` if there are no more. Reads one part of a file at a time,
+    /// because a slow client must not keep a whole file in memory. Blocks.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         let names = Names::new(&self.search.function);
         while let Some(file) = self.files.front() {
@@ -218,7 +218,8 @@ impl Content {
     }
 }
 
-/// Texts that lines of a function contain. JSON escapes quotes, so no message contains them.
+/// Texts by which the lines of a function are found. JSON escapes quotes, so no message contains
+/// these texts.
 struct Names {
     function: Finder<'static>,
     removal: Finder<'static>,
@@ -245,8 +246,9 @@ impl Names {
         }
     }
 
-    /// Whether the node itself wrote that the function was removed. Lines of an exception, whose text
-    /// may come from a caller, are the platform's, too, but belong to a revision and an instance.
+    /// Whether the node itself wrote that the function was removed. The lines of an exception,
+    /// whose text may come from a caller, also count as the platform's, but they belong to a
+    /// revision and an instance.
     fn is_removal(&self, line: &[u8]) -> bool {
         let finders = [&self.removal, &self.platform, &self.of_no_revision];
         if finders.iter().any(|finder| finder.find(line).is_none()) {
@@ -256,7 +258,7 @@ impl Names {
     }
 }
 
-/// The whole lines of a text, without their ends. The last line may be in the middle of being written.
+/// The whole lines of a text, without their ends. The last line may not be completely written yet.
 fn lines(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     std::iter::from_fn(move || {

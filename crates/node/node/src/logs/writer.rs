@@ -13,17 +13,17 @@ use crate::log_line::{REMOVED, log_line};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 /// How long lines wait, so that one write takes many of them. If the process is killed, the lines
-/// of this time are lost.
+/// of the last such period are lost.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// How often old files are removed while no line arrives.
 const REST: Duration = Duration::from_secs(6 * 60 * 60);
 /// The maximum number of bytes of one write.
 const WRITE_BYTES_MAX: usize = 256 << 10;
-/// The part of a day's bytes that only warnings, errors and messages of the platform may use, as a
-/// divisor.
+/// The part of a day's bytes that is reserved for warnings, errors and messages of the platform, as
+/// a divisor.
 const FOR_IMPORTANT: u64 = 5;
-/// How much a function may write to the shared files in a day, as a part of all bytes, as a divisor.
-/// Whatever it writes afterwards goes to files of its own.
+/// How much of all bytes a function may write to the shared files in a day, as a divisor.
+/// Everything that it writes beyond that goes to its own files.
 const SHARED_PART: u64 = 64;
 /// The pause between two messages about the same trouble in the node's own log.
 const TELL_EVERY: Duration = Duration::from_secs(60);
@@ -58,10 +58,10 @@ struct Writer {
     /// What each function has written today.
     of_functions: HashMap<FunctionName, u64>,
     day: u64,
-    /// Lines that could not be written and were not reported yet.
+    /// The number of lines that could not be written and have not been reported yet.
     lost: u64,
     told: Option<Instant>,
-    /// Whether it was reported today that a function's share is used up.
+    /// Whether a report of today says that a function's share is used up.
     is_spent: bool,
 }
 
@@ -90,7 +90,7 @@ impl Writer {
             let json = json(waiting);
             let room = if is_important(waiting) { left } else { left.saturating_sub(reserve) };
             let used = self.of_functions.entry(waiting.0.clone()).or_default();
-            // No function may write more than all others still can.
+            // No function may write more than all others together still may.
             if *used + json.len() as u64 > room && !is_end(waiting) {
                 self.tell_spent(&waiting.0);
                 continue;
@@ -122,7 +122,7 @@ impl Writer {
         }
     }
 
-    /// Reports lines that are only in memory, at most once a minute.
+    /// Reports, at most once a minute, that lines are only in memory.
     fn tell_lost(&mut self, error: Option<std::io::Error>) {
         let is_due = self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY);
         if self.lost == 0 || !is_due {
@@ -149,7 +149,7 @@ impl Writer {
     }
 }
 
-/// Whether a line is written even if the bytes of the day are nearly used up.
+/// Whether a line is written even if the bytes for the day are nearly used up.
 fn is_important((_, line): &Waiting) -> bool {
     line.level >= LogLevel::Warn || line.source == LogSource::Platform
 }

@@ -18,7 +18,8 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-/// The maximum number of records that wait, and of their bytes. Further ones are left out, and counted.
+/// The maximum number of waiting records, and of their bytes. Further records are left out, but
+/// counted.
 const WAITING_MAX: usize = 4_096;
 const WAITING_BYTES_MAX: usize = 4 << 20;
 /// The maximum number of records in one request, and of their bytes. Collectors take at most 4 MiB
@@ -33,17 +34,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between two messages about the same trouble in the node's own log.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-/// The shortest pause after a failed request, also when the node stops.
+/// The shortest pause after a failed request, even when the node stops.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Statuses of gRPC after which a later request may succeed: deadline exceeded, resource exhausted,
 /// unavailable.
 const GRPC_TEMPORARY: [&str; 3] = ["4", "8", "14"];
 const GRPC_UNIMPLEMENTED: &str = "12";
-/// The end of the path of an address that names the path for traces.
+/// How the path of an address ends if it names the path for traces.
 const TRACES_PATH: &str = "/v1/traces";
 
-/// Checks the address of a collector. The error says what is wanted.
+/// Checks the address of a collector. The error says which form is expected.
 pub(crate) fn check(url: &str) -> Result<(), String> {
     let wanted = || "http://HOST:4318, https://HOST or grpc://HOST:4317".to_owned();
     let uri: Uri = url.parse().map_err(|_| wanted())?;
@@ -59,7 +60,7 @@ pub(crate) trait Record: Send + Sync + Sized + 'static {
     /// The paths to which they are sent.
     const HTTP_PATH: &'static str;
     const GRPC_PATH: &'static str;
-    /// Whether a collector that knows no such records is left alone.
+    /// Whether nothing more is sent to a collector that does not know such records.
     const IS_OPTIONAL: bool;
 
     /// The approximate size of the record.
@@ -76,7 +77,7 @@ pub(crate) struct Collector<R>(Arc<Queue<R>>);
 #[derive(Debug)]
 struct Queue<R> {
     state: Mutex<State<R>>,
-    /// Notified when the first record waits, and when somebody waits for all of them to be sent.
+    /// Notified when the first record waits, and when somebody waits until all records are sent.
     work: Notify,
     sent: Notify,
 }
@@ -153,7 +154,7 @@ impl<R: Record> Collector<R> {
 }
 
 impl<R: Record> State<R> {
-    /// The next records to send, and how many were left out before them.
+    /// The next records to send, and how many records were left out before them.
     fn batch(&mut self) -> (Vec<R>, u64) {
         let mut batch = Vec::new();
         let mut bytes = 0;
@@ -169,7 +170,7 @@ impl<R: Record> State<R> {
         (batch, std::mem::take(&mut self.left_out))
     }
 
-    /// Puts records back that were not taken, as far as there is room.
+    /// Puts back records that the collector did not take, as far as there is room.
     fn put_back(&mut self, batch: Vec<R>) {
         for record in batch.into_iter().rev() {
             let bytes = self.bytes + record.bytes();
@@ -256,8 +257,8 @@ async fn export<R: Record>(url: &str, batch: &[R]) -> Result<(), Failure> {
     in_time.map_err(late)?
 }
 
-/// Where records go, for an address without a path, or with the one for traces. Another path is meant
-/// for traces.
+/// The address to which records go, if the collector's address has no path or the path for traces.
+/// Any other path is meant only for traces.
 fn target(uri: &Uri, path: &str) -> Option<Uri> {
     let text = uri.to_string();
     let base = match uri.path() {
@@ -308,7 +309,7 @@ async fn grpc(uri: &Uri, path: &str, message: &[u8]) -> Result<(), Failure> {
 }
 
 /// One call with one message (gRPC over HTTP/2): a byte that says "not compressed", the length, and
-/// the message. Returns the status of HTTP, the one of gRPC, and its text.
+/// the message. Returns the HTTP status, the gRPC status, and the text of the latter.
 async fn grpc_call(uri: &Uri, path: &str, message: &[u8]) -> Result<(u16, String, String)> {
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(4317))).await?;

@@ -1,4 +1,4 @@
-//! Restores what the node had before it was restarted: its functions and its accepted invocations.
+//! Restores the functions and the accepted invocations that the node had before it was restarted.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use mote_coap::notices::NoticeMetrics;
 use mote_engine::gauges::FunctionGauges;
 use mote_engine::{Revision, Serving};
 use mote_journal::JournalMetrics;
-use mote_store::{StoredFunction, StoredRevision};
+use mote_store::{Store, StoredFunction, StoredRevision};
 use tokio::runtime::Handle;
 
 use crate::services::NodeServices;
-use crate::{Node, accepted, compat, namespaces, operators, schedules};
+use crate::{Node, accepted, compat, images, namespaces, operators, schedules};
 
 /// Restores the functions. From here on, the invocations that were accepted before the restart run.
 pub(super) async fn bring_back(
@@ -78,7 +78,8 @@ async fn functions(node: &Arc<Node>, management: &Handle) -> Result<()> {
             .chain(others)
             .map(|stored| {
                 let StoredRevision { spec, revision, code_path, packages_path, .. } = stored;
-                let revision = engine.revision(spec, revision, code_path, packages_path);
+                let image = images::stored(&node.opened.images, &spec);
+                let revision = engine.revision(spec, revision, code_path, packages_path, image);
                 node.deployed.trees.keep(&revision);
                 revision
             })
@@ -100,7 +101,11 @@ async fn functions(node: &Arc<Node>, management: &Handle) -> Result<()> {
     mote_engine::trees::warn_of(&node.opened.store.recovery().left);
     let (trees, engine, store) =
         (node.deployed.trees.clone(), node.data_path.engine.clone(), node.opened.store.clone());
-    management.spawn(mote_engine::trees::collect(trees, engine.clone(), store.clone()));
+    let images = node.opened.images.clone();
+    let also = move |store: &Store| images::collect(&images, store);
+    management.spawn(mote_engine::trees::collect(trees, engine.clone(), store.clone(), also));
+    // If the node ended during a deploy, a complete image may belong to no revision.
+    node.deployed.trees.collect_soon();
     management.spawn(mote_engine::trees::verify(engine, store));
     Ok(())
 }

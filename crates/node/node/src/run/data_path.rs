@@ -25,7 +25,8 @@ use crate::{interpreters, nats};
 const PREWARM_SHARE: u64 = 16;
 /// On a small node, up to one part in this many of the budget is used, if that is needed for one
 /// Python and one Node ([`PREWARM_FIRST_BYTES`]), because a cold start of Node takes a hundred
-/// times as long as a prewarmed one. Prewarmed interpreters are evicted before any instance.
+/// times as long as a start from a prewarmed interpreter. Prewarmed interpreters are evicted before
+/// any instance.
 const PREWARM_SHARE_SMALL: u64 = 4;
 /// Memory that is counted for one prewarmed Python and one prewarmed Node together.
 const PREWARM_FIRST_BYTES: u64 = 80 << 20;

@@ -17,7 +17,7 @@ use crate::listeners::Listeners;
 use crate::unusable::unusable;
 use crate::{cells, compat, https};
 
-/// The bound sockets of a node, and what its listeners show to clients.
+/// The bound sockets of a node, and the certificates that its listeners present to clients.
 pub(super) struct Listening {
     pub(super) sockets: Listeners,
     /// The access log of the HTTP fronts.

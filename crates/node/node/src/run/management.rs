@@ -120,7 +120,7 @@ fn guard(data_path: &DataPath) -> Guard {
     let guard = Guard::default();
     let of_node = data_path.engine.clone();
     guard.set_secrets(Box::new(move |name, use_secret| {
-        // A secret that no key can decrypt is treated like a secret that does not exist.
+        // If no key can decrypt a secret, the secret is treated as if it did not exist.
         if let Ok(value) = of_node.secrets().get(name) {
             use_secret(&value);
         }

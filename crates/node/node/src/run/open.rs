@@ -2,8 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use mote_api::client::DEPLOY_TIMEOUT;
+use mote_images::{Images, Limits};
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
 use mote_store::seal::Secrets;
 use mote_store::{LostFile, Store};
@@ -20,6 +23,11 @@ use crate::{accepted, interpreters, secrets};
 /// The file in the data folder that holds the state of functions.
 pub(super) const STATE_FILE: &str = "state.db";
 
+/// The folder in the data folder that holds container images.
+pub(crate) const IMAGES_FOLDER: &str = "images";
+/// The longest time of a download of an image. It ends before the client of the deploy stops waiting.
+const PULL_TIME_MAX: Duration = DEPLOY_TIMEOUT.saturating_sub(Duration::from_secs(60));
+
 /// The node's files, and the parts that start its functions.
 pub(crate) struct Opened {
     pub(crate) store: Arc<Store>,
@@ -29,8 +37,10 @@ pub(crate) struct Opened {
     pub(crate) backend: Arc<ProcessBackend>,
     /// The functions' logs on disk; `None` if they are only in memory.
     pub(crate) logs: Option<Logs>,
-    /// What sends the functions' lines to a collector; `None` without one.
+    /// The sender of the functions' lines to a collector; `None` if there is no collector.
     pub(crate) line_sender: Option<Arc<LineSender>>,
+    /// The container images of functions.
+    pub(crate) images: Images,
     /// The recorded invocations; `None` if none are recorded.
     pub(crate) traces: Option<Traces>,
 }
@@ -45,8 +55,10 @@ pub(super) async fn open(
     let settings = config.clone();
     let opening = management.spawn_blocking(move || open_files(&settings));
     let (found, opened) = tokio::join!(interpreters::find(), opening);
-    let (store, shims_dir, secrets, lost_files) = opened.context("cannot open the store")??;
+    let (store, images, shims_dir, secrets, lost_files) =
+        opened.context("cannot open the store")??;
     let compiling = interpreters::compile_shims(&found, &shims_dir, management);
+    renew_wasm(&found, &store);
     let mut sandbox = SandboxConfig::default();
     sandbox.runtime_prefixes = found.prefixes();
     sandbox.shims_dir = Some(shims_dir);
@@ -58,13 +70,33 @@ pub(super) async fn open(
         Arc::new(LineSender::start(url, traces.as_ref().map(Traces::tracer), management))
     });
     let store = Arc::new(store);
-    let opened =
-        Opened { store, lost_files, interpreters: found, backend, logs, line_sender, traces };
+    let opened = Opened {
+        store,
+        lost_files,
+        interpreters: found,
+        backend,
+        logs,
+        line_sender,
+        images,
+        traces,
+    };
     Ok((opened, secrets, compiling))
 }
 
-/// Returns the store, the folder of the shims, the secrets, and the lost databases.
-fn open_files(config: &Config) -> Result<(Store, PathBuf, Secrets, Vec<LostFile>)> {
+/// Makes sandboxes show the installed `mote-wasm`, if they still show an earlier one.
+fn renew_wasm(found: &interpreters::Found, store: &Store) {
+    let Ok(wasm) = &found.wasm else { return };
+    if store.root().join("shims/wasm").exists()
+        && let Err(error) = mote_build::shims::unpack_wasm(store.root(), &wasm.program)
+    {
+        tracing::error!("WebAssembly functions cannot start: {error}");
+    }
+}
+
+type Files = (Store, Images, PathBuf, Secrets, Vec<LostFile>);
+
+/// Returns the store, the images, the folder of the shims, the secrets, and the lost databases.
+fn open_files(config: &Config) -> Result<Files> {
     let data_dir = &config.data;
     let tightened = mote_store::own::secure(data_dir).map_err(not_own)?;
     for path in tightened {
@@ -77,7 +109,11 @@ fn open_files(config: &Config) -> Result<(Store, PathBuf, Secrets, Vec<LostFile>
     let shims = mote_build::shims::unpack(store.root())
         .with_context(|| format!("cannot write the shims below {}", data_dir.display()))?;
     let secrets = secrets::open(config, &store)?;
-    Ok((store, shims, secrets, lost_files))
+    let folder = data_dir.join(IMAGES_FOLDER);
+    let limits = Limits { time: PULL_TIME_MAX, ..Limits::default() };
+    let images = Images::open(&folder, limits)
+        .with_context(|| format!("cannot open the images in {}", folder.display()))?;
+    Ok((store, images, shims, secrets, lost_files))
 }
 
 /// Fails if a newer version wrote one of the files. All files are checked before any of them is

@@ -1,5 +1,5 @@
-//! Answers the requests of functions to their node: to use state, to call other functions, to
-//! notify those who observe resources, and to publish messages at MQTT brokers.
+//! Answers the requests of functions to their node: to use state, call other functions, notify the
+//! observers of resources, and publish messages at MQTT brokers.
 //!
 //! A call runs on the data path like an invocation from a front. The engine's own `Invoker` queues
 //! and answers it, without a socket or another thread.
@@ -79,8 +79,8 @@ impl NodeServices {
             message.user.push((TRACEPARENT.to_owned(), place.to_string()));
         }
         message.connection.clone_from(&caller.spec.publishing.connection);
-        // The payload is copied, because the message may wait for long, and the original bytes
-        // would keep a larger buffer in memory.
+        // The payload is copied, because the message may wait for a long time, and the original
+        // bytes would keep a larger buffer in memory.
         message.payload = Bytes::copy_from_slice(&message.payload);
         let published = self.messages.publish(message);
         Begun::Later(Box::pin(async move {
@@ -213,8 +213,8 @@ impl NodeServices {
             0 => 0,
             delay_ms => clock::unix_ms().saturating_add(delay_ms),
         };
-        // The body is copied, because the call may be kept for long, and the original bytes would
-        // keep a larger buffer in memory.
+        // The body is copied, because the call may be kept for a long time, and the original bytes
+        // would keep a larger buffer in memory.
         let body = Bytes::copy_from_slice(&call.body);
         let accepted = self.accept.accept(Deferred {
             key: some(call.key),

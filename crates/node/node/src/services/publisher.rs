@@ -1,5 +1,5 @@
-//! Notices of functions to those who observe their resources, and invocations by which the node
-//! asks a function for the state of a resource.
+//! Notices of functions to the observers of their resources, and invocations by which the node asks
+//! a function for the state of a resource.
 //!
 //! A function publishes only states of its own resources. If a notice contains no state, the node
 //! asks the function for the state with GET. At most one such invocation runs for each observed
@@ -25,7 +25,7 @@ use tokio::sync::Semaphore;
 
 use mote_engine::link::fields::for_each_field;
 
-/// Invocations that ask functions for states, at most at once.
+/// The maximum number of simultaneous invocations that ask functions for states.
 const ASKING_MAX: usize = 16;
 
 /// Publishes the notices of functions.
@@ -34,9 +34,9 @@ pub(crate) struct Publisher(Arc<Inner>);
 struct Inner {
     engine: Engine,
     notices: Notices,
-    /// The invocations that ask for a state. Their own notices start no further ones, because a
-    /// function that notifies while it answers GET would otherwise run forever. Their answers are
-    /// published anyway.
+    /// The invocations that ask for a state. Their own notices start no further ones, because
+    /// otherwise, a function that notifies while it answers GET would run forever. The answers of
+    /// these invocations are published in any case.
     asking: Mutex<HashSet<InvocationId>>,
     places: Semaphore,
     random: RandomState,
@@ -75,8 +75,8 @@ impl Publisher {
         // The paths of observed resources are stored in canonical form.
         let path = mote_core::path::canonical(&path);
         if let Some(body) = body {
-            // The body is copied, because the state may be kept for long, and the original bytes
-            // would keep a larger buffer in memory.
+            // The body is copied, because the state may be kept for a long time, and the original
+            // bytes would keep a larger buffer in memory.
             let body = Bytes::copy_from_slice(&body);
             let state = State { status: 200, headers: block.into(), body };
             return self.0.notices.publish(function, &path, query, state).map_err(|why| {

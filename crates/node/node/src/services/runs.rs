@@ -12,7 +12,7 @@ use mote_journal::Journals;
 use mote_spec::Runtime;
 use parking_lot::Mutex;
 
-/// In a call by a chain, the field that names the step that makes the call.
+/// The field, in a call by a chain, that names the step that makes the call.
 const STEP_FIELD: &[u8] = b"mote-step";
 
 /// The records of chain runs, and the steps that are running.

@@ -49,9 +49,9 @@ const NATS_REPLICAS_MAX: u8 = 5;
 /// The smallest base is above the user ids that every system assigns itself, including `nobody`.
 /// From the largest base, the ids of the last instances still stay below the greatest possible id.
 const UID_BASES: RangeInclusive<u64> = 65_536..=4_294_000_000;
-/// A quarter of the memory is left for what is not counted: the system, the node itself, the page
-/// cache from which code is read, and package installations. Instances seldom use up their limits.
-/// Even if all of them do, this margin keeps the kernel's out-of-memory killer from acting.
+/// A quarter of the memory is left for everything that is not counted: the system, the node itself,
+/// the page cache from which code is read, and package installations. Instances seldom use up their
+/// limits. Even if all of them do, this margin keeps the kernel's out-of-memory killer from acting.
 const MEMORY_DEFAULT: Share = Share::Percent(75);
 /// Longest path of a Unix socket that the kernel accepts.
 const SOCKET_PATH_BYTES_MAX: usize = 107;

@@ -37,8 +37,8 @@ impl Check<'_> {
         PlatformApis { openfaas, tinyfaas, nuclio, openwhisk }
     }
 
-    /// The address of the CoAP front. If it is not set and tinyFaaS uses the usual port, the front
-    /// is off.
+    /// The address of the CoAP front. If the setting is missing and tinyFaaS uses the usual port,
+    /// the front is off.
     pub(super) fn coap(
         &mut self,
         usual: SocketAddr,

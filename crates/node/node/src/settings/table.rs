@@ -172,7 +172,7 @@ pub const SETTINGS: [Setting; 58] = [
     Setting {
         key: "polling",
         default: "`true`",
-        text: "Whether the node polls for the next event for up to 0.3 ms before it sleeps, while no more instances work than there are processors for them, and lets workers do so while few invocations are under way. Polling saves the time of a wake-up; `false` saves power. Always off on a machine with one core.",
+        text: "Whether the node polls for the next request for up to 0.3 ms before it sleeps, if the last requests came as quickly. Polling saves the time of a wake-up and lets other programs run; `false` saves power. Always off on a machine with one core.",
     },
     Setting {
         key: "timeout_factor",
@@ -182,7 +182,7 @@ pub const SETTINGS: [Setting; 58] = [
     Setting {
         key: "prewarm",
         default: "`auto`: a 16th of `memory`; on a small node up to a quarter, for one Python and one Node",
-        text: "Memory for prewarmed interpreters, which shorten cold starts: a size such as `64MiB`, or `off`. A prewarmed Python counts as 16 MiB, a prewarmed Node as 64 MiB. The node keeps one of each kind that deployed functions need, and more after bursts. This memory is part of `memory`, and is freed first when instances need it.",
+        text: "Memory for prewarmed interpreters, which shorten cold starts: a size such as `64MiB`, or `off`. A prewarmed Python counts as 16 MiB, a prewarmed Bun as 48 MiB, a prewarmed Node or Deno as 64 MiB. The node keeps one of each kind that deployed functions need, and more after bursts. This memory is part of `memory`, and is freed first when instances need it.",
     },
     Setting {
         key: "uid_base",

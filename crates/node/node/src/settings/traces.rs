@@ -4,7 +4,7 @@ use super::Check;
 use crate::config::TraceRules;
 use crate::otlp::collector;
 
-/// The share if a collector is named but no share.
+/// The share that applies if a collector is set but no share.
 const SHARE_DEFAULT: &str = "1%";
 
 impl Check<'_> {

@@ -7,7 +7,7 @@ use mote_engine::{EndedCall, Outcome, Recorded};
 use mote_process::clock;
 use mote_spec::FunctionName;
 
-/// What became of a call, in a word. The first one means that nothing failed.
+/// The outcome of a call, in a word. The first word means that nothing failed.
 pub(crate) const OUTCOMES: [&str; 6] =
     ["ok", "caller", "function", "timeout", "capacity", "platform"];
 
@@ -28,9 +28,10 @@ pub(crate) struct Call {
     pub(crate) duration_ns: u64,
     /// The status of the answer; 0 if there was none.
     pub(super) status: u16,
-    /// Why there was no answer of the function: a word such as `timeout`, and an error code.
+    /// Why the function gave no answer: a word such as `timeout`, and an error code.
     pub(super) fault: Option<(&'static str, &'static str)>,
-    /// The parts of the time, with their begins in nanoseconds after the first one.
+    /// The parts of the call's time. Their beginnings are in nanoseconds after that of the first
+    /// part.
     pub(super) parts: Vec<Part>,
     /// Whether it waited for the start of an instance.
     pub(super) is_cold: bool,
@@ -96,8 +97,8 @@ impl Call {
     }
 }
 
-/// Waiting in the queue, the start of an instance, handing over, and running, in the order in which
-/// they happened. Unknown parts are left out.
+/// The parts in the order in which they happened: waiting in the queue, the start of an instance,
+/// handing over, and running. Unknown parts are left out.
 fn parts(phases: &Phases) -> Vec<Part> {
     let mut all = Vec::new();
     let mut add = |name, from_ns: u64, to_ns: u64| {
@@ -113,7 +114,7 @@ fn parts(phases: &Phases) -> Vec<Part> {
         add("start", started_ns.max(phases.received_ns), phases.answered_ns);
         return all;
     }
-    // The instance that started for an invocation takes it at once.
+    // An instance that was started for an invocation takes the invocation at once.
     let started_ns = phases.sent_ns - phases.init_ns.min(phases.sent_ns);
     add("queue", phases.received_ns, started_ns.max(phases.received_ns));
     add("start", started_ns.max(phases.received_ns), phases.sent_ns);

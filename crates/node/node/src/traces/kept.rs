@@ -1,6 +1,6 @@
 //! The newest records, in memory.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use mote_api::Timestamp;
@@ -8,35 +8,67 @@ use mote_api::traces::{Span, TraceSummary};
 
 use super::call::Call;
 
-/// The maximum number of records that are kept of calls that did not fail.
+/// The maximum number of records of calls that did not fail.
 const CALLS_MAX: usize = 3_072;
 /// The same of calls that failed.
 const FAILED_MAX: usize = 1_024;
 
-/// Failed calls have a ring of their own, so that other calls do not displace them.
+/// Failed calls have their own ring, so that other calls do not displace them.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    calls: VecDeque<Arc<Call>>,
-    failed: VecDeque<Arc<Call>>,
+    calls: Ring,
+    failed: Ring,
+}
+
+/// Records, oldest first. If there are too many, the namespace with the most records loses its
+/// oldest one, so that no namespace displaces the records of others.
+#[derive(Debug, Default)]
+struct Ring {
+    all: VecDeque<Arc<Call>>,
+    /// The number of records of each namespace; the empty name is the default one.
+    counts: HashMap<String, usize>,
+}
+
+impl Ring {
+    fn push(&mut self, call: Arc<Call>, max: usize) {
+        match self.counts.get_mut(namespace(&call)) {
+            Some(count) => *count += 1,
+            None => drop(self.counts.insert(namespace(&call).to_owned(), 1)),
+        }
+        self.all.push_back(call);
+        if self.all.len() <= max {
+            return;
+        }
+        let most = self.counts.iter().max_by_key(|(_, count)| **count);
+        let Some(most) = most.map(|(name, _)| name.clone()) else { return };
+        // Usually one of the first.
+        let oldest = self.all.iter().position(|call| namespace(call) == most);
+        oldest.and_then(|at| self.all.remove(at));
+        // It has several records, or each namespace has only one.
+        match self.counts.get_mut(&most) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(self.counts.remove(&most)),
+        }
+    }
+}
+
+fn namespace(call: &Call) -> &str {
+    call.function.namespace().unwrap_or_default()
 }
 
 impl Kept {
     pub(super) fn push(&mut self, call: Arc<Call>) {
-        let (ring, max) = match call.is_error() {
-            true => (&mut self.failed, FAILED_MAX),
-            false => (&mut self.calls, CALLS_MAX),
-        };
-        ring.push_back(call);
-        if ring.len() > max {
-            ring.pop_front();
+        match call.is_error() {
+            true => self.failed.push(call, FAILED_MAX),
+            false => self.calls.push(call, CALLS_MAX),
         }
     }
 
     /// All records, newest first.
     fn all(&self) -> impl Iterator<Item = &Arc<Call>> {
         let ended_ns = |call: &&Arc<Call>| call.began_unix_ns + call.duration_ns;
-        let mut calls = self.calls.iter().rev().peekable();
-        let mut failed = self.failed.iter().rev().peekable();
+        let mut calls = self.calls.all.iter().rev().peekable();
+        let mut failed = self.failed.all.iter().rev().peekable();
         std::iter::from_fn(move || {
             let is_failed = failed.peek().map(ended_ns) > calls.peek().map(ended_ns);
             if is_failed { failed.next() } else { calls.next() }
@@ -94,6 +126,8 @@ fn spans(call: &Call) -> Vec<Span> {
     set("code", call.fault.map(|(_, code)| code.to_owned()).unwrap_or_default());
     set("cold", call.is_cold.to_string());
     let own = format!("{:016x}", call.span);
+    // The call failed in its last part.
+    let own_status = if call.is_error() { "error" } else { "ok" }.to_owned();
     let whole = Span {
         span: own.clone(),
         parent: call.parent.map(|parent| format!("{parent:016x}")),
@@ -104,10 +138,11 @@ fn spans(call: &Call) -> Vec<Span> {
         invocation: Some(call.id.to_string()),
         start_us: call.began_unix_ns / 1_000,
         duration_us: call.duration_ns / 1_000,
-        status: if call.is_error() { "error" } else { "ok" }.to_owned(),
+        status: own_status.clone(),
         attributes,
     };
-    let parts = call.parts.iter().map(|part| Span {
+    let last = call.parts.len().saturating_sub(1);
+    let parts = call.parts.iter().enumerate().map(|(at, part)| Span {
         span: format!("{:016x}", call.part_span(part)),
         parent: Some(own.clone()),
         name: part.name.to_owned(),
@@ -117,7 +152,7 @@ fn spans(call: &Call) -> Vec<Span> {
         invocation: None,
         start_us: (call.began_unix_ns + part.begin_ns) / 1_000,
         duration_us: part.duration_ns / 1_000,
-        status: "ok".to_owned(),
+        status: if at == last { own_status.clone() } else { "ok".to_owned() },
         attributes: BTreeMap::new(),
     });
     std::iter::once(whole).chain(parts).collect()
@@ -131,12 +166,16 @@ mod tests {
     use super::*;
 
     fn call(at: u64, status: u16) -> Arc<Call> {
+        call_of("f", at, status)
+    }
+
+    fn call_of(function: &str, at: u64, status: u16) -> Arc<Call> {
         Arc::new(Call {
             trace: at.into(),
             span: at,
             parent: None,
             id: InvocationId(at.into()),
-            function: FunctionName::new("f").unwrap(),
+            function: FunctionName::new(function).unwrap(),
             revision: 1,
             trigger: Trigger::Http,
             method: String::new(),
@@ -169,5 +208,18 @@ mod tests {
         assert_eq!(all.len(), CALLS_MAX + 2);
         assert_eq!(all.iter().filter(|(_, status)| *status == 500).count(), 2);
         assert_eq!(kept.spans(50, |_| true).len(), 1);
+    }
+
+    #[test]
+    fn a_namespace_does_not_displace_the_calls_of_another() {
+        let mut kept = Kept::default();
+        for at in 1..=10 {
+            kept.push(call(at, 200));
+        }
+        for at in 0..2 * CALLS_MAX as u64 {
+            kept.push(call_of("f.busy", 1_000 + at, 200));
+        }
+        assert_eq!(kept.newest(usize::MAX, |call| call.function.namespace().is_none()).len(), 10);
+        assert_eq!(kept.newest(usize::MAX, |_| true).len(), CALLS_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! Traces: which invocations are recorded, what is kept of them, and where the records go.
+//! Traces: which invocations are recorded, what their records contain, and where the records go.
 //!
 //! The data path calls [`Recorder`] at the beginning and the end of each invocation. Its records
 //! ([`call`]) are kept in memory for people ([`kept`]) and sent to a collector in the wire format of
@@ -28,11 +28,13 @@ use kept::Kept;
 
 /// Invocations that take longer are recorded in any case.
 const SLOW_NS: u64 = 1_000_000_000;
-/// The maximum number of running invocations that are recorded. Further ones are not.
+/// The maximum number of running invocations that are being recorded. Further invocations are not
+/// recorded.
 const RUNNING_MAX: usize = 8_192;
 /// How many calls in a second are recorded only because their callers record their traces.
 const WISHES_PER_S: u32 = 20;
-/// The random bits of a trace id that decide about it (W3C Trace Context, level 2, 4.3).
+/// The random bits of a trace id that decide whether the trace is recorded (W3C Trace Context,
+/// level 2, 4.3).
 const RANDOM_BITS: u32 = 56;
 
 /// The records of a node. Cloning is cheap.
@@ -41,7 +43,7 @@ pub(crate) struct Traces(Arc<Recorder>);
 
 #[derive(Debug)]
 struct Recorder {
-    /// Traces whose random bits are below this begin.
+    /// A new trace is recorded if its random bits are below this.
     below: u64,
     ids: Ids,
     running: Mutex<HashMap<InvocationId, TraceParent>>,
@@ -50,7 +52,7 @@ struct Recorder {
     collector: Option<Collector<Arc<Call>>>,
 }
 
-/// Calls of this second that were recorded because their callers wanted it.
+/// The number of calls in this second that were recorded because their callers asked for it.
 #[derive(Debug, Default)]
 struct Wishes {
     since_ns: u64,
@@ -58,7 +60,7 @@ struct Wishes {
 }
 
 impl Traces {
-    /// Begins to record. Sends records from a task of `runtime`.
+    /// Begins to record. A task on `runtime` sends the records.
     pub(crate) fn start(rules: TraceRules, runtime: &Handle) -> Self {
         let all = 1_u64 << RANDOM_BITS;
         let below = u128::from(all) * u128::from(rules.millionths) / 1_000_000;
@@ -72,7 +74,7 @@ impl Traces {
         }))
     }
 
-    /// What the engine tells about its invocations.
+    /// The events of invocations, as the engine reports them.
     pub(crate) fn tracer(&self) -> Arc<dyn Tracer> {
         self.0.clone()
     }
@@ -95,7 +97,7 @@ impl Traces {
         self.0.kept.lock().spans(trace, wanted)
     }
 
-    /// Sends what waits to the collector. Returns after `wait` at the latest.
+    /// Sends the waiting records to the collector. Returns after `wait` at the latest.
     pub(crate) async fn flush(&self, wait: Duration) {
         if let Some(collector) = &self.0.collector {
             let _ = tokio::time::timeout(wait, collector.flush()).await;
@@ -112,7 +114,7 @@ impl Tracer for Recorder {
         let trace = sent.map_or(invocation.id.0, |sent| sent.trace);
         let is_chosen = (trace as u64) & ((1 << RANDOM_BITS) - 1) < self.below;
         let is_wanted = match sent {
-            // The node itself has written the field.
+            // The node itself wrote the field.
             Some(sent) if invocation.trigger == Trigger::Function => sent.is_sampled,
             Some(sent) => sent.is_sampled && (is_chosen || self.takes_wish(clock::now_ns())),
             None => is_chosen,
@@ -153,8 +155,8 @@ impl Tracer for Recorder {
 }
 
 impl Recorder {
-    /// Whether there is room in this second for a call that its caller wants to be recorded. Without
-    /// a limit, callers could push out all other records.
+    /// Whether there is room in this second to record a call at its caller's request. Without a
+    /// limit, callers could push out all other records.
     fn takes_wish(&self, now_ns: u64) -> bool {
         let mut wishes = self.wishes.lock();
         if now_ns.saturating_sub(wishes.since_ns) >= 1_000_000_000 {
@@ -164,7 +166,7 @@ impl Recorder {
         wishes.count <= WISHES_PER_S
     }
 
-    /// The place of an invocation that nobody meant to record: it is a trace of its own.
+    /// The place of an invocation that was not chosen to be recorded: it forms a separate trace.
     fn late(&self, id: InvocationId) -> Box<Recorded> {
         let span = (self.ids.random() as u64).max(1);
         let own = TraceParent { trace: id.0.max(1), span, is_sampled: true };
@@ -177,7 +179,8 @@ fn is_remarkable(ended: &EndedCall<'_>, now_ns: u64) -> bool {
     let is_slow = now_ns.saturating_sub(ended.received_ns) > SLOW_NS;
     match &ended.outcome {
         Outcome::Answered { status, .. } => *status >= 500 || is_slow,
-        // Refused calls are as many as strangers want, and say nothing about the function.
+        // Strangers can cause any number of refused calls, and these say nothing about the
+        // function.
         Outcome::Failed { fault, .. } => fault.class() != mote_core::FaultClass::Caller,
         Outcome::Left => is_slow,
     }

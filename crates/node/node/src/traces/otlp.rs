@@ -81,7 +81,7 @@ impl Record for Arc<Call> {
     }
 }
 
-/// The message for these records. Each function is a service of its own.
+/// The message for these records. Each function is a separate service.
 fn request(calls: &[Arc<Call>]) -> ExportRequest {
     let mut services: BTreeMap<(&str, u64), Vec<Span>> = BTreeMap::new();
     for call in calls {
@@ -139,8 +139,11 @@ fn span(call: &Call) -> Span {
     }
 }
 
+/// The parts of a call. If the call failed, it failed in the last part.
 fn parts(call: &Call) -> impl Iterator<Item = Span> {
-    call.parts.iter().map(|part| {
+    let last = call.parts.len().saturating_sub(1);
+    call.parts.iter().enumerate().map(move |(at, part)| {
+        let is_error = at == last && call.is_error();
         let begin = call.began_unix_ns + part.begin_ns;
         Span {
             trace_id: call.trace.to_be_bytes().to_vec(),
@@ -151,12 +154,12 @@ fn parts(call: &Call) -> impl Iterator<Item = Span> {
             start_time_unix_nano: begin,
             end_time_unix_nano: begin + part.duration_ns,
             attributes: Vec::new(),
-            status: None,
+            status: is_error.then_some(Status { code: STATUS_ERROR }),
         }
     })
 }
 
-/// The word of OpenTelemetry's conventions for FaaS, which know no CoAP.
+/// The word from OpenTelemetry's conventions for FaaS, which do not include CoAP.
 fn trigger(trigger: Trigger) -> &'static str {
     match trigger {
         Trigger::Http => "http",

@@ -42,7 +42,7 @@ impl Rule {
     }
 }
 
-/// Decides which management requests may reach the routes of an API.
+/// Decides which management requests may reach an API's routes.
 #[derive(Clone)]
 pub struct Gate {
     /// The node that knows the tokens.
@@ -324,8 +324,8 @@ where
     })
 }
 
-/// Returns the record of a request's change, with the status of a refusal; `None` if the request
-/// changes nothing.
+/// Returns the record of the change that a request makes, with the status of a refusal. Returns
+/// `None` if the request changes nothing.
 pub fn act(who: &str, from: SocketAddr, request: &Request) -> Option<Act> {
     let method = request.method().as_str();
     let path = request.uri().path();

@@ -75,8 +75,8 @@ pub fn body(body: HttpBody, length: Option<u64>, limit_bytes: u64) -> Body {
     Body::Stream { source: Box::new(source), length }
 }
 
-/// Wraps `body` so that reading fails as soon as `end` resolves, unless the body is complete by then.
-/// `ended` becomes true if reading failed for that reason.
+/// Wraps `body` so that reading it fails as soon as `end` resolves, unless the body is complete by
+/// then. `ended` becomes true if reading failed for that reason.
 pub fn until(
     body: HttpBody,
     end: impl Future<Output = ()> + Send + 'static,
@@ -255,9 +255,9 @@ pub fn response(reply: Reply) -> Response {
     response
 }
 
-/// Adds to a refusal by the node the fields that its status calls for. If a key is missing, the answer
-/// names the expected credentials (RFC 6750, 3). If the refusal is temporary, the answer says when to
-/// try again.
+/// Adds the fields that the status of the node's refusal calls for. If a key is missing, the answer
+/// names the expected credentials (RFC 6750, 3). If the refusal is temporary, the answer says when
+/// to try again.
 pub fn challenge(response: &mut Response) {
     match response.status() {
         StatusCode::UNAUTHORIZED => set(response, "www-authenticate", "Bearer realm=\"mote\""),

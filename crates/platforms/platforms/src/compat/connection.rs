@@ -347,7 +347,7 @@ impl Body for Idle {
     }
 }
 
-/// Returns the timer of a wait. The timer starts anew unless the same wait goes on.
+/// Returns the timer of a wait. The timer starts again unless the same wait goes on.
 fn timer(place: &mut Option<Pin<Box<Sleep>>>, goes_on: bool, timeout: Duration) -> Pin<&mut Sleep> {
     let sleep = place.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
     if !goes_on {

@@ -1,7 +1,7 @@
 //! The journal of accepted OpenWhisk activations that have not ended. OpenWhisk's API runs these
-//! activations itself, because one activation may call several actions. A record is on disk from before
-//! the client receives its 202 until the activation has ended. An activation that a restart interrupts
-//! is therefore run again.
+//! activations itself, because one activation may call several actions. A record is on disk from
+//! before the client receives its 202 until the activation has ended. An activation that a restart
+//! interrupts therefore runs again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

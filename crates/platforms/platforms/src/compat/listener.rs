@@ -83,8 +83,8 @@ impl Bound {
                 accepted = self.socket.accept() => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
-                        // Most likely no file descriptor is left, and one becomes free only when
-                        // another connection ends.
+                        // Most likely the process has no free file descriptor, and one becomes free
+                        // only when another connection ends.
                         tracing::warn!(%error, address = %self.address, "connection not accepted");
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         continue;

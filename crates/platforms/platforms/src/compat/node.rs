@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use mote_api::Problem;
-use mote_api::types::LogLine;
+use mote_api::types::{LogLine, RegistryLogin};
 use mote_core::Fault;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
@@ -216,6 +216,8 @@ pub struct Deploy {
     pub may_name_secrets: bool,
     /// Whether the deploy may replace an existing function of this name.
     pub replace: bool,
+    /// The login at the registry of an image. The node uses it for this deploy and does not keep it.
+    pub registry_login: Option<RegistryLogin>,
 }
 
 #[derive(Debug)]
@@ -235,6 +237,8 @@ pub enum Code {
     /// The code of a function that is already on the node. The manifest's keys change that function's
     /// spec.
     Of(FunctionName),
+    /// A container image, which the node pulls. The manifest has its name.
+    Image,
 }
 
 /// The description of a function.

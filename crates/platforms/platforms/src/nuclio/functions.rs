@@ -260,6 +260,7 @@ async fn deploy(
         secrets,
         may_name_secrets: part.has_token(),
         replace,
+        registry_login: None,
     };
     dashboard.building.begin(name.as_str(), document, part.space()).map_err(|busy| match busy {
         Busy::Function => {

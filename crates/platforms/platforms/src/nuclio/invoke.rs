@@ -68,8 +68,8 @@ fn timeout_ms(text: &str) -> Option<u64> {
     seconds.or_else(|| mote_spec::quantity::parse_duration_ms(text).ok()).filter(|ms| *ms > 0)
 }
 
-/// Returns a fault with the status that Nuclio's processor would use: 408 if an event took too long,
-/// 503 if no worker is free, 500 if a worker failed.
+/// Returns the refusal for a fault, with the status that Nuclio's processor would use: 408 if an
+/// event took too long, 503 if no worker is free, 500 if a worker failed.
 fn refused(fault: &Fault, name: &str) -> Refused {
     let status = match fault {
         Fault::DeadlineRunning { .. } | Fault::DeadlineStarting { .. } => {

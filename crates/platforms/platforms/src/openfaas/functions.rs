@@ -8,6 +8,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use mote_api::types::RegistryLogin;
 use mote_spec::{FunctionName, Platform};
 use serde::Deserialize;
 use serde_json::Value;
@@ -59,7 +60,8 @@ pub(super) async fn update(
 }
 
 async fn deploy(gateway: &Gateway, part: &Part, body: &[u8], replace: bool) -> Result<(), Refused> {
-    let (document, wish) = read(body)?;
+    let (mut document, wish) = read(body)?;
+    let registry_login = login(&mut document, &wish)?;
     let part = within(part, wish.namespace.as_deref())?;
     let full = part.full(&wish.service).ok_or_else(|| unknown(&wish.service))?;
     let is_there = part.function(&full).is_some();
@@ -82,14 +84,39 @@ async fn deploy(gateway: &Gateway, part: &Part, body: &[u8], replace: bool) -> R
     let code = image::code(&wish.image, has_process, &part.functions()).map_err(Refused::bad)?;
     let manifest = match code {
         Code::Of(_) => Manifest::Document(Platform::OpenFaas, Box::new(document.clone())),
-        _ => Manifest::Document(Platform::OpenFaas, Box::new(as_program(document.clone()))),
+        Code::Image => with_lang(document.clone(), "image"),
+        _ => with_lang(document.clone(), "dockerfile"),
     };
     let annotations = BTreeMap::from([(Shown::KEY.to_owned(), shown(&wish, &document))]);
     // Secrets may be named, because every management route of this API requires the token.
     let may_name_secrets = true;
-    let deploy = Deploy { name, code, manifest, annotations, secrets, may_name_secrets, replace };
+    let deploy = Deploy {
+        name,
+        code,
+        manifest,
+        annotations,
+        secrets,
+        may_name_secrets,
+        replace,
+        registry_login,
+    };
     part.deploy(deploy).await?;
     Ok(())
+}
+
+/// Returns the login at the registry, and removes it from the document, so that nothing keeps it.
+fn login(document: &mut Value, wish: &Deployment) -> Result<Option<RegistryLogin>, Refused> {
+    if let Some(members) = document.as_object_mut() {
+        members.remove("registryAuth");
+    }
+    let text = wish.registry_auth.as_deref().unwrap_or_default();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match RegistryLogin::from_docker_auth(text) {
+        Some(login) => Ok(Some(login)),
+        None => Err(Refused::bad("registryAuth: not USER:PASSWORD in base64")),
+    }
 }
 
 /// Returns a deployment as it was sent, and in parsed form. An array is refused, because serde would
@@ -102,10 +129,11 @@ fn read(body: &[u8]) -> Result<(Value, Deployment), Refused> {
     Ok((document, parse(body)?))
 }
 
-/// Marks the deployment as a program that runs once per call.
-fn as_program(mut document: Value) -> Value {
-    document["lang"] = "dockerfile".into();
-    document
+/// Says how the deployment runs: `dockerfile` for a program that runs once per call, `image` for an
+/// image with a watchdog.
+fn with_lang(mut document: Value, lang: &str) -> Manifest {
+    document["lang"] = lang.into();
+    Manifest::Document(Platform::OpenFaas, Box::new(document))
 }
 
 fn shown(wish: &Deployment, document: &Value) -> String {
@@ -162,7 +190,8 @@ mod tests {
             panic!("refused")
         };
         assert_eq!((wish.service.as_str(), wish.image.as_str()), ("f", "alpine"));
-        assert_eq!(as_program(document)["lang"], "dockerfile");
+        let Manifest::Document(_, document) = with_lang(document, "image") else { panic!() };
+        assert_eq!(document["lang"], "image");
         for body in [&br#"["f","alpine",null,"cat"]"#[..], b"null", b"\"f\"", b"{}", b"{"] {
             let Err(refused) = read(body) else { panic!("not refused") };
             assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text);

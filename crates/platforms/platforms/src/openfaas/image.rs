@@ -1,11 +1,11 @@
-//! Finds the code that an `image` means. A node has no registry, so an image stands for code that is
-//! already on the node.
+//! Finds the code that an `image` means: code that is already on the node, or a container image.
 //!
-//! `mote deploy` uploads code to a node, and `faas-cli deploy` selects which of that code runs and how.
-//! The rules apply in this order: `mote://NAME` is the code of the function NAME; a name that
-//! `stack.yml` gave to a function means that function; otherwise the last part of the image's name is
-//! the name of a function. Tags and digests are not compared. `alpine`, `functions/alpine` and similar
-//! images with an `fprocess` are programs of this machine.
+//! `mote deploy` uploads code to a node, and `faas-cli deploy` selects which of that code runs and
+//! how. The rules apply in this order. `mote://NAME` is the code of the function NAME. A name that
+//! `stack.yml` gave to a function with code means that function. The last part of the image's name
+//! may be the name of such a function. `alpine`, `functions/alpine` and similar images with an
+//! `fprocess` are programs of this machine. Every other image is pulled. Tags and digests are
+//! compared only by the registry.
 
 use crate::compat::node::{Code, Function};
 use mote_spec::FunctionName;
@@ -32,23 +32,23 @@ pub(crate) fn code(image: &str, has_process: bool, all: &[Function]) -> Result<C
         };
     }
     let wanted = repository(image);
+    let has_code = |function: &&Function| function.spec.image.is_none();
     let same = |function: &&Function| {
-        Shown::of(function).image.is_some_and(|known| repository(&known) == wanted)
+        has_code(function)
+            && Shown::of(function).image.is_some_and(|known| repository(&known) == wanted)
     };
     let last = wanted.rsplit('/').next().unwrap_or_default();
-    if let Some(function) = all.iter().find(same).or_else(|| named(last)) {
+    if let Some(function) = all.iter().find(same).or_else(|| named(last).filter(has_code)) {
         return of(function);
     }
     if last == PROGRAMS && has_process {
         let text = b"This function runs a program of the machine.\n".to_vec();
         return Ok(Code::Files(vec![("about.txt".to_owned(), text)]));
     }
-    let name = if FunctionName::new(last).is_ok() { last } else { "NAME" };
-    Err(format!(
-        "image {}: its code is not on this node, which has no registry. Deploy the code with mote deploy \
-         stack.yml, or with mote deploy FOLDER --name {name}, and repeat this deploy",
-        cut(image)
-    ))
+    match image.trim() {
+        "" => Err("image: the deployment names none".to_owned()),
+        _ => Ok(Code::Image),
+    }
 }
 
 /// Returns the name of an image without its tag and digest.
@@ -69,7 +69,7 @@ fn cut(text: &str) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use mote_spec::{FunctionSpec, Runtime};
+    use mote_spec::{FunctionImage, FunctionSpec, Runtime};
 
     use super::*;
 
@@ -96,7 +96,9 @@ mod tests {
 
     #[test]
     fn images_name_code() {
-        let all = [function("a", None), function("b", Some("ghcr.io:443/me/other:1.0"))];
+        let mut pulled = function("pulled", Some("ghcr.io/me/pulled:1"));
+        pulled.spec.image = Some(Box::new(FunctionImage::named("ghcr.io/me/pulled:1")));
+        let all = [function("a", None), function("b", Some("ghcr.io:443/me/other:1.0")), pulled];
         for (image, expected) in [
             ("mote://a", Some("a")),
             ("mote://c", None),
@@ -104,12 +106,14 @@ mod tests {
             ("a:latest", Some("a")),
             ("localhost:5000/me/a:1@sha256:00", Some("a")),
             ("ghcr.io:443/me/other:2.0", Some("b")),
-            ("ghcr.io/me/other", None),
-            ("functions/alpine:latest", None),
+            ("ghcr.io/me/other", Some("an image")),
+            ("functions/alpine:latest", Some("an image")),
+            ("ghcr.io/me/pulled:2", Some("an image")),
             ("", None),
         ] {
             let found = match code(image, false, &all) {
                 Ok(Code::Of(name)) => Some(name.to_string()),
+                Ok(Code::Image) => Some("an image".to_owned()),
                 _ => None,
             };
             assert_eq!(found.as_deref(), expected, "{image}");

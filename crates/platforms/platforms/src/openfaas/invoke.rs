@@ -145,8 +145,8 @@ async fn accept(
     })
 }
 
-/// Returns the function's name in the path. The suffix with the default namespace is removed, as is
-/// right for a sender without a token of a namespace.
+/// Returns the function's name in the path. Removes the suffix with the default namespace, which is
+/// right for a sender who has no token for a namespace.
 fn name_of(parts: &Parts) -> &str {
     let segment = segment(parts);
     segment.strip_suffix(NAMESPACE).and_then(|name| name.strip_suffix('.')).unwrap_or(segment)

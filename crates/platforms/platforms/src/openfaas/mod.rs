@@ -1,7 +1,7 @@
 //! OpenFaaS: the API that `faas-cli` speaks, and the routes on which functions are called.
 //!
 //! This module was written from the MIT-licensed types of faas-provider and the behaviour of faas-cli.
-//! Nothing is taken from the gateway or faasd. There is no registry of images: see `image.rs`. This
+//! Nothing is taken from the gateway or faasd. `image.rs` says which code an image means. This
 //! module must not know the engine, the store, other platforms or the configuration. Start reading at
 //! `routes`.
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A deployment as a client sends it.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Deployment {
     pub(super) service: String,
@@ -20,6 +20,8 @@ pub(super) struct Deployment {
     pub(super) secrets: Option<Vec<String>>,
     #[serde(default)]
     pub(super) constraints: Option<Vec<String>>,
+    /// The login at the registry of the image: `USER:PASSWORD` in base64.
+    pub(super) registry_auth: Option<String>,
 }
 
 /// The parts of a deployment that are stored so that they can be shown again.

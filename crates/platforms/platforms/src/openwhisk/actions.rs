@@ -416,6 +416,7 @@ async fn action(
         secrets: Vec::new(),
         may_name_secrets: false,
         replace,
+        registry_login: None,
     };
     part.deploy(deploy).await?;
     Ok((!kept.is_null()).then_some(kept))
@@ -424,6 +425,9 @@ async fn action(
 fn lined<T>(value: T) -> Option<Lined<T>> {
     Some(Lined { value, line: 0 })
 }
+
+/// The port on which the images of actions listen.
+const IMAGE_PORT: u16 = 8080;
 
 /// Returns the code of an action, and writes the settings that its description implies into `keys`.
 async fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refused> {
@@ -442,7 +446,13 @@ async fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refus
         }
     };
     if code.is_empty() {
-        return Err(Refused::bad("code undefined: images are not run, send the program"));
+        let image = exec["image"].as_str().filter(|image| !image.is_empty());
+        let (Some(image), "blackbox") = (image, kind) else {
+            return Err(Refused::bad("code undefined: send the program, or name an image"));
+        };
+        keys.image = lined(image.to_owned());
+        keys.port = lined(IMAGE_PORT);
+        return Ok(Code::Image);
     }
     if code.len() > CODE_BYTES_MAX {
         let text = "action code exceeds 48 MB".to_owned();

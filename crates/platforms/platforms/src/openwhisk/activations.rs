@@ -461,8 +461,8 @@ mod tests {
         assert_eq!(due().await, Some(WRITE_AFTER));
         assert_eq!(due().await, Some(WRITE_AFTER), "it is not written yet");
         activations.held().unwritten.clear();
-        // The second wait ended because the record was still unwritten, so the notification of its
-        // arrival is still pending.
+        // The second wait ended because the record was still unwritten, so the notification that
+        // the record had arrived is still pending.
         assert_eq!(due().await, Some(WRITE_AFTER));
         assert_eq!(due().await, None);
         activations.add(id(2), json!({ "namespace": "plant", CREATED: 7, "logs": [] }));

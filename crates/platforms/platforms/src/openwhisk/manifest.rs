@@ -17,7 +17,7 @@ use super::{Refused, Whisk, actions, run};
 
 type Asked = (WhiskManifest, oneshot::Sender<Result<WhiskResult, Problem>>);
 
-/// Passes manifests to the API. Works while the API is served.
+/// Passes manifests to the API. Works only while the API is served.
 #[derive(Debug, Clone)]
 pub struct Manifests(mpsc::Sender<Asked>);
 
@@ -32,8 +32,8 @@ impl Manifests {
         (Self(sender), Incoming(receiver))
     }
 
-    /// Creates or replaces all entities of a manifest. If one entity cannot be created, creates none of
-    /// them.
+    /// Creates or replaces all entities of a manifest. If any entity cannot be created, creates
+    /// none of them.
     pub async fn apply(&self, manifest: WhiskManifest) -> Result<WhiskResult, Problem> {
         let (answer, answered) = oneshot::channel();
         let gone = || Problem::new(503, "M0506", "the node is stopping");
@@ -129,7 +129,13 @@ fn as_action(function: &Function) -> What {
         Runtime::Python => "python:3",
         Runtime::Node => "nodejs:20",
         Runtime::Go => "go:1",
-        Runtime::Exec | Runtime::Server | Runtime::Chain => "blackbox",
+        Runtime::Bun
+        | Runtime::Deno
+        | Runtime::Rust
+        | Runtime::Exec
+        | Runtime::Server
+        | Runtime::Chain
+        | Runtime::Wasm => "blackbox",
     };
     let limits = json!({
         "timeout": spec.limits.timeout_ms, "memory": spec.limits.memory_bytes >> 20, "logs": 10,

@@ -1,12 +1,11 @@
 //! OpenWhisk: the API that `wsk` speaks, and web actions.
 //!
-//! This module was written from descriptions of the documented API. Actions are functions of the node.
-//! Whatever else the platform knows about actions is stored as documents. So is everything that is not
-//! a function: sequences, triggers, rules, packages and activations. `NAMESPACE` is the default
-//! namespace of the node. The node's other namespaces have only actions and activations (`spaces.rs`).
-//! In a path, `_` is the namespace of the sender's token. This module must not know the engine, the
-//! store, other platforms or the configuration. Start reading at `routes`, then `entities.rs`, then
-//! `run.rs`.
+//! This module was written from descriptions of the documented API. Actions are functions of the
+//! node. The platform's other data about actions is stored as documents, and so are sequences,
+//! triggers, rules, packages and activations. `NAMESPACE` is the default namespace of the node. The
+//! node's other namespaces have only actions and activations (`spaces.rs`). In a path, `_` is the
+//! namespace of the sender's token. This module must not know the engine, the store, other
+//! platforms or the configuration. Start reading at `routes`, then `entities.rs`, then `run.rs`.
 
 mod accepted;
 mod action_limits;

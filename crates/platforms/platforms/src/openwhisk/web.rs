@@ -105,7 +105,7 @@ fn cors(request: &HeaderMap) -> [(HeaderName, HeaderValue); 3] {
     ]
 }
 
-/// Invokes the action and converts its result to an answer.
+/// Invokes the action and converts the result to an answer.
 async fn invoked(
     whisk: &Whisk,
     found: Found,
@@ -172,8 +172,9 @@ async fn received(
     Ok((whole, room))
 }
 
-/// Returns whether the sender has shown a key of the node that the action requires. Fails if that key
-/// is missing, or if the action requires a secret of its own and the request does not contain it.
+/// Returns whether the sender has shown a key of the node that the action requires. Fails if that
+/// key is missing, or if the action requires its own secret and the request does not contain that
+/// secret.
 fn authenticated(
     whisk: &Whisk,
     found: &Found,

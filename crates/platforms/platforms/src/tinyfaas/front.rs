@@ -34,8 +34,8 @@ impl<I> TinyFaasFront<I> {
 pub struct Route<R>(R);
 
 impl<R: Routed> Routed for Route<R> {
-    /// Clients of tinyFaaS expect tinyFaaS' status codes for faults, whatever platform the function was
-    /// written for. They expect no feature that tinyFaaS does not have.
+    /// tinyFaaS clients expect tinyFaaS' status codes for faults, whatever platform the function
+    /// was written for. They do not expect features that tinyFaaS does not have.
     fn info(&self) -> RouteInfo<'_> {
         RouteInfo {
             takes_websockets: false,

@@ -2,8 +2,8 @@
 //! the outcome in trailers. The two messages consist of text fields (`tinyfaas.proto`): `Request(Data {
 //! functionIdentifier = 1, data = 2 }) returns (Response { response = 1 })`.
 //!
-//! The node's own HTTP front serves the connections. To that front, the method is the only function.
-//! The method calls the function that the message names.
+//! The node's own HTTP front serves the connections. That front sees the method as the only
+//! function. The method calls the function that the message names.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
@@ -256,9 +256,9 @@ fn code_of(fault: &Fault) -> Code {
     }
 }
 
-/// Returns the head of a call. It has the first value of each of the caller's own fields, without the
-/// fields that gRPC itself sends. If the caller names no content type, it also has the type that
-/// functions of tinyFaaS see then.
+/// Returns the head of a call. It has the first value of each of the caller's own fields, without
+/// the fields that gRPC itself sends. If the caller names no content type, the head also has the
+/// type that tinyFaaS functions then see.
 fn metadata(sent: &Head) -> Head {
     let own = |name: &[u8]| {
         let is_grpc = name.starts_with(b"grpc-") || matches!(name, b"content-type" | b"te");
@@ -475,7 +475,7 @@ mod tests {
         headers(&reply.headers).find(|(name, _)| *name == b"grpc-status").map(|(_, value)| value)
     }
 
-    /// A body of which a part arrives, followed by silence.
+    /// A body whose first part arrives, followed by silence.
     struct Begun(Option<Bytes>);
 
     impl BodySource for Begun {

@@ -175,6 +175,7 @@ async fn deploy(manager: &Manager, wish: &Upload, bytes: Bytes, below: &str) -> 
         secrets: Vec::new(),
         may_name_secrets: false,
         replace: true,
+        registry_login: None,
     };
     manager.context.node.deploy(deploy).await.map_err(refused)?;
     let Ports { http, coap, grpc } = manager.ports;

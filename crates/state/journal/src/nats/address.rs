@@ -1,6 +1,6 @@
 //! The addresses of NATS servers, in the form that settings use.
 
-/// The port of an address that names none.
+/// The port that applies if an address names none.
 const PORT: u16 = 4222;
 
 /// Why an address is refused.

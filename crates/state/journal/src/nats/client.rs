@@ -18,8 +18,8 @@ use crate::nats::shared::Shared;
 const WAITING_MAX: usize = 8_192;
 /// The most bytes of requests that `mote-nats` has not read yet.
 const QUEUED_BYTES_MAX: usize = 64 << 20;
-/// How long a request may take. `mote-nats` gives up earlier and says why. This limit matters only
-/// if the process cannot be started or hangs.
+/// How long a request may take. `mote-nats` gives up earlier and says why, so this limit matters
+/// only if the process cannot be started or hangs.
 const PATIENCE: Duration = Duration::from_secs(12);
 
 /// A connection to NATS, over the process `mote-nats`. All clones share one process.
@@ -64,8 +64,8 @@ impl Nats {
         self.0.end();
     }
 
-    /// Sends a request. The request is queued, behind those sent before, when this function
-    /// returns. It is still sent if the caller does not await the answer.
+    /// Sends a request. When this function returns, the request is in the queue, behind earlier
+    /// ones. It is sent even if the caller does not await the answer.
     pub fn ask(
         &self,
         request: &Request,
@@ -124,8 +124,8 @@ impl Nats {
         }
     }
 
-    /// Stores messages in this order, all of them or none, and only if the stream's last place is
-    /// the expected one. The stream forgets messages without a body after some seconds.
+    /// Stores the messages in this order, all of them or none, and only if the stream's last place
+    /// is the expected one. The stream forgets messages without a body after some seconds.
     pub async fn append(
         &self,
         messages: Vec<Publishing>,

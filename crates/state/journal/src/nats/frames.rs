@@ -51,7 +51,7 @@ pub struct Stored {
     pub body: Bytes,
 }
 
-/// Selects the messages of a stream to read.
+/// Selects the messages to read from a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageOf {
     pub stream: String,
@@ -92,7 +92,7 @@ pub enum Request {
         quota: Quota,
         now_unix_ms: u64,
     },
-    /// Asks how much each namespace of the state holds.
+    /// Asks how much state each namespace holds.
     Usage,
     /// Removes a namespace of the state.
     Clear(Namespace),
@@ -106,8 +106,8 @@ pub enum Reply {
     Page {
         messages: Vec<Stored>,
         /// The last place of the stream at the time of the read; 0 if the stream never held a
-        /// message. The reader has reached the end when the last message of the page has this
-        /// place, or when the page is empty.
+        /// message. The reader has reached the end if the last message of the page has this place,
+        /// or if the page is empty.
         last_sequence: u64,
     },
     /// The last message of a subject, if there is one.
@@ -187,7 +187,7 @@ fn read_optional_text(reader: &mut Reader) -> Result<Option<String>, Malformed> 
     Ok(is_some.then_some(text))
 }
 
-/// Builds a frame from the request's number, the kind, and the fields that `write` writes.
+/// Builds a frame from the request's number, the kind, and the fields that `write` appends.
 fn frame(number: u64, kind: u8, write: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut writer = Writer(vec![0; 4]);
     writer.u64(number);

@@ -65,8 +65,8 @@ impl Companion for Process {
         own.set_nonblocking(true)?;
         self.begun = Some((settings, UnixStream::from_std(own)?));
         let mut command = supervision::command_of(&self.launch.program, Role::Nats, Path::new("/"));
-        // The socket is the input of the process. When the node ends, in whatever way, the socket
-        // closes, and the process ends because its input has ended.
+        // The socket is the input of the process. However the node ends, the socket closes, and the
+        // process ends because its input has ended.
         command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null());
         Ok(command)
     }
@@ -115,7 +115,7 @@ async fn serve(
                 shared.queued.notified().await;
                 continue;
             }
-            // The exit status reports a process that has ended, so this error is not reported.
+            // If the process has ended, its exit status is reported, so this error is not.
             if output.write_all(&bytes).await.is_err() {
                 return std::future::pending().await;
             }
@@ -132,7 +132,7 @@ async fn serve(
             }
             read.reserve(16 << 10);
             match input.read_buf(&mut read).await {
-                // The exit status reports a process that has ended, so this is not an error.
+                // If the process has ended, its exit status is reported, so this is not an error.
                 Ok(0) | Err(_) => return io::Result::Ok(()),
                 Ok(_) => {}
             }

@@ -6,9 +6,9 @@ use crate::nats::client::{Nats, unexpected};
 use crate::nats::frames::{NatsError, Reply, Request};
 
 /// The state of functions in NATS JetStream, which several nodes share. The rules are in
-/// `mote-nats`; this type only hands operations over. The version of an entry is its place in the
-/// stream, which only the server knows. Therefore every operation, durable or not, is answered
-/// after the server has stored it.
+/// `mote-nats`; this type only passes operations on. The version of an entry is its place in the
+/// stream, which only the server knows. So every operation, durable or not, is answered only after
+/// the server has stored it.
 #[derive(Debug, Clone)]
 pub struct NatsState(Nats);
 

@@ -13,7 +13,7 @@ pub(crate) struct Epoch {
     pub(crate) node: String,
     /// When the node took the log, in milliseconds since 1970.
     pub(crate) at_ms: u64,
-    /// Whether rows of the node's file were still missing in the log.
+    /// Whether rows of the node's file were still missing from the log.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) filling: bool,
 }

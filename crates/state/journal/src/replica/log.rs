@@ -1,5 +1,5 @@
 //! The interface of the log that keeps the journal's rows. The journal uses the log only through
-//! it.
+//! this interface.
 
 use bytes::Bytes;
 
@@ -46,19 +46,19 @@ pub enum LogError {
     /// The log's last place is not the expected one. Nothing was stored.
     #[error("the log has another last message")]
     Moved,
-    /// The log refuses the request, and will refuse it again later. Nothing was stored.
+    /// The log refuses the request, and would refuse it again later. Nothing was stored.
     #[error("{0}")]
     Refused(String),
 }
 
 /// A log that many machines can reach. Calls block, and end within about five seconds.
 pub trait Log: Send {
-    /// Stores messages after the place `after`, all of them or none. When this returns, they are
-    /// safe.
+    /// Stores messages after the place `after`, all of them or none. When this returns, the
+    /// messages are safe.
     fn append(&mut self, after: u64, messages: &[Message]) -> Result<(), LogError>;
 
-    /// The place of the newest message, even if that message is gone; 0 if there never was a
-    /// message.
+    /// The place of the newest message, even if the log no longer has that message; 0 if there
+    /// never was one.
     fn last(&mut self) -> Result<u64, LogError>;
 
     /// Returns the message of a subject.

@@ -70,7 +70,7 @@ struct Following {
     epoch: u64,
     /// The place of the newest message that a transaction has produced.
     place: u64,
-    /// The rows that take several messages; `None` if they must be read again.
+    /// The rows that need several messages; `None` if the rows must be read again.
     parts: Option<HashMap<String, usize>>,
     /// The changes of the current transaction.
     collected: Batch,
@@ -84,8 +84,8 @@ impl Follower for Following {
     }
 
     fn refusal(&self) -> Option<CommitError> {
-        // An unreachable log is no reason to refuse work here: running attempts may end, and their
-        // ends are kept until the log can be reached again.
+        // If the log cannot be reached, work is still accepted here: running attempts may end, and
+        // their ends are kept until the log can be reached again.
         let taken = self.state.taken.get()?;
         Some(Arc::new(StoreError::TakenOver(taken.clone())))
     }

@@ -1,9 +1,9 @@
 //! The thread that appends the changes of transactions to the log in order, and answers their
 //! durable jobs once the log has the changes.
 //!
-//! The transaction fixes the place of each message, and no message is left out or changed later.
-//! When the outcome of an append is unknown, the last place of the log tells how many messages
-//! arrived. The thread then appends the rest.
+//! The transaction determines the place of each message, and no message is left out or changed
+//! later. When the outcome of an append is unknown, the last place of the log tells how many
+//! messages arrived. The thread then appends the rest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,12 +25,12 @@ const APPEND_MESSAGES: usize = 900;
 const APPEND_BYTES: usize = 4 << 20;
 /// How long the log may fail before the journal accepts nothing new.
 const AWAY_AFTER: Duration = Duration::from_secs(2);
-/// The pause before the next try, at first and at most.
+/// The pause before the next try: the first one, and the longest one.
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How often an idle node checks that it still owns the log.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How long appending the last messages may take when the journal is closed.
+/// How long appending the last messages may take while the journal closes.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
 
 /// The changes of a transaction, and the answers to its durable jobs.
@@ -58,7 +58,7 @@ impl Batch {
     }
 }
 
-/// The thread's handle. Dropping it waits until all batches are appended, but only for a few
+/// The thread's handle. Dropping it waits until all batches are appended, but for at most a few
 /// seconds.
 pub(super) struct Publisher {
     batches: Option<Sender<Batch>>,
@@ -270,7 +270,7 @@ impl Appending {
         }
     }
 
-    /// Reads how far the log has got. Returns the log's owner if that is not this node.
+    /// Reads which messages the log already has. Returns the log's owner if that is not this node.
     fn look(&mut self, target: u64) -> Result<Option<String>, LogError> {
         // The order of the two reads matters: if the node still owns the log after the first read,
         // all messages up to `last` are its own.
@@ -282,7 +282,7 @@ impl Appending {
             return Ok(None);
         }
         if own && last > target {
-            // More messages are in the log than this node has sent.
+            // The log has more messages than this node has sent.
             return Ok(Some("an unknown writer".to_owned()));
         }
         let parsed = epoch.and_then(|kept| serde_json::from_slice::<Epoch>(&kept.body).ok());

@@ -2,7 +2,7 @@
 //! hold.
 //!
 //! Temporary triggers of the writing connection note the keys of changed rows. A message holds the
-//! whole row as it is after the transaction, so the last messages of all rows together are the
+//! whole row as it is after the transaction, so the last messages of all rows together make up the
 //! journal.
 
 use std::collections::HashMap;
@@ -27,9 +27,9 @@ CREATE TEMP TABLE changed (kind INTEGER, number INTEGER, key TEXT, how INTEGER N
     PRIMARY KEY (kind, number, key)) WITHOUT ROWID;
 ";
 
-/// What the file remembers about its log: the place of the message by which this node took the log,
-/// the place of the newest message, and the rows with several messages. Only replicated files have
-/// these tables.
+/// The data about its log that the file keeps: the place of the message by which this node took the
+/// log, the place of the newest message, and the rows with several messages. Only replicated files
+/// have these tables.
 const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS replica (one INTEGER PRIMARY KEY CHECK (one = 0),
     epoch INTEGER NOT NULL, place INTEGER NOT NULL) STRICT;
@@ -102,7 +102,7 @@ pub(crate) fn capture(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(CAPTURE)?;
     for (kind, Table { name, key, .. }) in KINDS.iter().enumerate() {
         // The counts of a record's steps are left out, because they can be computed from the steps.
-        // Otherwise each step would append the whole request of its record again.
+        // If they were included, each step would append the whole request of its record again.
         let mut columns = columns(connection, name)?;
         columns.retain(|column| !matches!(&column[..], "steps" | "steps_bytes"));
         let update = format!("UPDATE OF {}", columns.join(", "));
@@ -140,8 +140,8 @@ pub(crate) fn set_mark(connection: &Connection, epoch: u64, place: u64) -> rusql
     connection.prepare_cached(sql)?.execute([epoch as i64, place as i64]).map(|_| ())
 }
 
-/// Prepares a file to be used without its former log, if it had one. The log does not receive the
-/// file's next change, so that change also deletes the file's place in the log.
+/// Prepares a file to be used without its former log, if it had one. The log will not receive the
+/// file's next change, so that change must also delete the file's place in the log.
 pub(crate) fn leave_log(connection: &Connection) -> rusqlite::Result<()> {
     let sql = "SELECT 1 FROM sqlite_schema WHERE name = 'replica'";
     if !connection.prepare(sql)?.exists([])? || mark(connection)?.is_none() {
@@ -193,7 +193,7 @@ pub(crate) fn collect(
         let content = read_row(connection, row)?;
         let rank = match (&content, row.how & 1) {
             // Steps are removed only when their record ends. If a record with this number exists
-            // here, it is a new one, which must not find the old steps.
+            // here, it is a new record, which must not find the old steps.
             (None, _) if row.kind == STEPS => match exists(connection, row.number)? {
                 true => 0,
                 false => 4,
@@ -214,8 +214,8 @@ pub(crate) fn all<E: From<rusqlite::Error>>(
     connection: &Connection,
     mut each: impl FnMut(RowMessages) -> Result<(), E>,
 ) -> Result<(), E> {
-    // Records come last: a step without a record is forgotten, but a record without its steps would
-    // repeat them.
+    // Records come last: a step without a record is dropped, but a record without its steps would
+    // repeat the steps.
     for kind in [STEPS, 2, RECORDS] {
         let sql = match kind {
             STEPS => "SELECT record, key FROM steps",

@@ -22,7 +22,7 @@ pub struct ReplicaState {
     /// Number and bytes of the messages that the log has not confirmed.
     pub(super) messages: AtomicUsize,
     pub(super) bytes: AtomicUsize,
-    /// Called when the log can be reached again, and when the log has caught up.
+    /// Called when the log can be reached again, and when it has caught up.
     pub(super) changed: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -46,8 +46,8 @@ impl ReplicaState {
         self.is_away().then(|| StoreError::Away(self.reason.lock().clone()))
     }
 
-    /// Whether accepted invocations may start. They may not while the log is away, because another
-    /// node may have taken the log over. Running invocations continue.
+    /// Whether accepted invocations may start. They may not while the log is unreachable, because
+    /// another node may have taken over the log. Running invocations continue.
     pub(crate) fn may_run(&self) -> bool {
         !self.is_away() && !self.is_taken() && !self.is_behind()
     }

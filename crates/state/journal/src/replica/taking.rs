@@ -1,4 +1,5 @@
-//! Takes a log. Afterwards only this node can append to it, and the node's file is equal to it.
+//! Takes a log. Afterwards, only this node can append to the log, and the node's file is equal to
+//! the log.
 
 use mote_store::StoreError;
 use rusqlite::Connection;
@@ -10,7 +11,7 @@ use crate::records::unix_ms;
 
 /// The format of the log that this version writes.
 const FORMAT: u32 = 1;
-/// How often to try to take a log to which another node keeps appending.
+/// How many times to try to take a log to which another node keeps appending.
 const TRIES: u32 = 100;
 /// The maximum number of messages in one append while the log is filled, and of their bytes.
 const FILL_MESSAGES: usize = 500;
@@ -133,8 +134,8 @@ fn fill(
     epoch: u64,
     node: &str,
 ) -> Result<(u64, u64), StoreError> {
-    // After a crash from here on, the mark shows that the log is incomplete, and the log is filled
-    // again.
+    // If the node crashes from here on, the mark shows that the log is incomplete, and the log is
+    // filled again.
     rows::set_mark(connection, epoch, epoch).map_err(StoreError::Database)?;
     connection.execute("DELETE FROM replica_parts", []).map_err(StoreError::Database)?;
     let mut place = epoch;

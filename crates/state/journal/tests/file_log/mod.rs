@@ -1,5 +1,6 @@
 //! A log in a file that behaves like the real one. It keeps the last message of each subject,
-//! places grow by one, and an append is stored as a whole if the last place is the expected one.
+//! places grow by one, and an append is stored as a whole, and only if the last place is the
+//! expected one.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 

@@ -32,7 +32,7 @@ pub enum KeySource {
     File(PathBuf),
     /// The name of a credential that systemd gives to the service (systemd.exec(5), "Credentials").
     Credential(String),
-    /// A key that is stored nowhere, and that ends with the process.
+    /// A key that is stored nowhere, and that is lost when the process ends.
     Memory,
 }
 
@@ -193,7 +193,7 @@ impl Key {
             }
         };
         let io = |error| KeyError::Io(path.clone(), error);
-        // The open does not wait for the other end, in case the path is a pipe.
+        // Opening must not wait for the other end if the path is a pipe.
         let opened = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(&path);
         let file = match opened {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -247,7 +247,7 @@ fn random_bytes<const N: usize>() -> Zeroizing<[u8; N]> {
 }
 
 /// Creates a file with a new key that only its owner can read, and makes the file durable. An
-/// existing file stays as it is. Only one process may do this at a time. Blocks.
+/// existing file is not changed. Only one process may do this at a time. Blocks.
 pub fn make_key_file(path: &Path) -> Result<(), KeyError> {
     let io = |error| KeyError::Io(path.to_owned(), error);
     if path.try_exists().map_err(io)? {

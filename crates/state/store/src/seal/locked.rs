@@ -13,7 +13,7 @@ pub(crate) struct Locked<T>(Box<T>);
 
 impl<T> Locked<T> {
     /// Moves the value into locked memory. A system limit (`RLIMIT_MEMLOCK`) may prevent the lock.
-    /// The value can be used anyway.
+    /// The value can be used even if that fails.
     pub(crate) fn new(value: T) -> Self {
         let value = Box::new(value);
         let start: *const T = &*value;
@@ -21,8 +21,8 @@ impl<T> Locked<T> {
         let first = start as usize / page * page;
         let bytes = (start as usize + size_of::<T>()).next_multiple_of(page) - first;
         let first = start.with_addr(first).cast_mut().cast::<c_void>();
-        // SAFETY: the pages are mapped, because the value is on them, and neither call changes what
-        // is on them.
+        // SAFETY: the pages are mapped, because the value is on them, and neither call changes
+        // their content.
         unsafe {
             let _ = mlock(first, bytes);
             let _ = madvise(first, bytes, Advice::LinuxDontDump);

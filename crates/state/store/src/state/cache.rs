@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use mote_core::state::{Entry, Namespace};
 
 const GENERATION_BYTES: usize = 2 << 20;
-/// Roughly what an entry costs in addition to its key and value.
+/// Roughly how many bytes an entry takes in addition to its key and value.
 const ENTRY_BYTES: usize = 128;
 
-/// An entry, or the knowledge that the key has none.
+/// An entry, or the fact that the key has none.
 type Known = Option<Entry>;
 
 #[derive(Default)]

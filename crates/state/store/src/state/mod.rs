@@ -35,7 +35,7 @@ pub struct FileState(Arc<Shared>);
 struct Shared {
     path: PathBuf,
     phase: Mutex<Phase>,
-    /// Separate from the other fields, because the committer's thread uses the cache and must not
+    /// Separate from the other fields, because the committer's thread uses the cache but must not
     /// become the last owner of the committer.
     cache: Arc<Mutex<Cache>>,
 }
@@ -68,8 +68,8 @@ impl FileState {
     /// Waits until all begun operations are on disk. Later operations are refused. Blocks.
     pub fn close(&self) {
         let phase = std::mem::replace(&mut *self.0.phase.lock(), Phase::Ended);
-        // Dropping the committer waits for its thread. Dropping the jobs that wait for the opening
-        // notifies their callers.
+        // Dropping the committer waits for its thread. Dropping the jobs that wait until the file
+        // is open notifies their callers.
         drop(phase);
     }
 

@@ -9,8 +9,8 @@ use mote_core::state::{
 };
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-/// How many expired entries each change removes in addition. More than one, so that expired entries
-/// become fewer.
+/// How many expired entries each change also removes. The number is above one, so that expired
+/// entries become fewer.
 const SWEPT_PER_CHANGE: u32 = 4;
 /// How many expired entries are removed before a quota counts as used up.
 const SWEPT_FOR_QUOTA: u32 = 10_000;

@@ -1,5 +1,5 @@
-//! Behaviour that only the state in a file has. `tests/contract` tests what every implementation
-//! does.
+//! Tests behaviour that only the state in a file has. `tests/contract` tests the behaviour of every
+//! implementation.
 
 use mote_core::state::Condition;
 

@@ -248,7 +248,7 @@ pub async fn listings_are_ordered_and_continue<P: Place>(place: P) {
     assert_eq!(bench.keys("b/", Some("b/10"), 2).await, all(&["b/2"], false));
     assert_eq!(bench.keys("z", None, 0).await, all(&[], false));
     assert_eq!(bench.keys("", None, 0).await.0.len(), 7);
-    // A listing with values is limited by bytes too, but always makes progress.
+    // A listing with values is also limited by bytes, but always makes progress.
     let value = "x".repeat(VALUE_BYTES_MAX - 100);
     for key in ["v1", "v2", "v3"] {
         bench.put(key, &value, Condition::None).await.expect("written");
@@ -266,7 +266,7 @@ pub async fn a_quota_bounds_bytes_and_keys_of_each_namespace<P: Place>(place: P)
     assert!(full(bench.put("k", &"x".repeat(100), Condition::None).await));
     bench.put("k", &"x".repeat(99), Condition::None).await.expect("exactly the quota");
     assert!(full(bench.put("l", "", Condition::None).await));
-    // Replacing a value by one of the same size or smaller is allowed whatever the quota.
+    // Replacing a value by one of the same or a smaller size is allowed, whatever the quota.
     bench.put("k", &"y".repeat(99), Condition::None).await.expect("not more than before");
     bench.quota.bytes = 50;
     bench.put("k", &"y".repeat(60), Condition::None).await.expect("less than before");

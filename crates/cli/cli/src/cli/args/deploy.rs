@@ -8,10 +8,10 @@ use mote_spec::manifest::{self, AccessName};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct Deploy {
-    /// Folders or files
+    /// Folders, files, or container images: a name such as ghcr.io/owner/name:1, or an archive
     #[arg(value_name = "PATH", required = true)]
     pub(in crate::cli) paths: Vec<PathBuf>,
-    /// Name of the function, for one path
+    /// Name of the function, if there is only one path
     #[arg(long)]
     pub(in crate::cli) name: Option<String>,
     /// Run it once afterwards and print its answer
@@ -35,6 +35,9 @@ pub(in crate::cli) struct Deploy {
     /// [access] mode.
     #[arg(long, value_name = "MODE", value_parser = access_mode())]
     pub(in crate::cli) access: Option<AccessName>,
+    /// The platform to choose in an image that has several, e.g. linux/arm64 [default: that of the node]
+    #[arg(long, value_name = "PLATFORM")]
+    pub(in crate::cli) platform: Option<String>,
     /// Only these functions of another platform's manifest; * matches any characters
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) filter: Option<String>,
@@ -48,7 +51,7 @@ pub(in crate::cli) struct Deploy {
     /// With several nodes: how many are changed at the same time, after the first
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(in crate::cli) parallel: u16,
-    /// With several nodes: what to do with the changed ones when one fails [default: stop]
+    /// With several nodes: what to do with the changed nodes when one fails [default: stop]
     #[arg(long, value_enum, default_value = "stop", hide_default_value = true, conflicts_with_all = ["dry_run", "no_traffic", "tag"])]
     pub(in crate::cli) on_failure: OnFailure,
 }
@@ -64,11 +67,11 @@ fn access_mode() -> impl TypedValueParser<Value = AccessName> {
     })
 }
 
-/// What happens to the nodes that a deploy has changed when it fails on another one.
+/// What happens to the nodes that a deploy has already changed when it fails on another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum OnFailure {
     /// Change nothing more; the changed nodes keep the new revision
     Stop,
-    /// Return the changed nodes to where they were
+    /// Return the changed nodes to their previous state
     Rollback,
 }

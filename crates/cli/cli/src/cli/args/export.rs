@@ -14,6 +14,8 @@ pub(in crate::cli) struct Export {
 pub(in crate::cli) enum ExportTo {
     /// Plain Kubernetes objects, and images that need no mote
     Kubernetes(ExportKubernetes),
+    /// A container image that needs no mote, as an archive for docker load
+    Image(ExportImage),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -21,13 +23,13 @@ pub(in crate::cli) struct ExportKubernetes {
     /// Folder or file of a function
     #[arg(value_name = "PATH")]
     pub(in crate::cli) path: PathBuf,
-    /// Folder to write to, a folder for each function; it must not exist yet
+    /// Folder to write to, with a folder for each function; it must not exist yet
     #[arg(long, value_name = "DIR", default_value = "kubernetes")]
     pub(in crate::cli) out: PathBuf,
     /// Name of the function
     #[arg(long)]
     pub(in crate::cli) name: Option<String>,
-    /// What stands in front of the names of images, e.g. registry.local/shop
+    /// Prefix of image names, e.g. registry.local/shop
     #[arg(long, value_name = "PREFIX")]
     pub(in crate::cli) registry: Option<String>,
     /// Version of the images
@@ -36,4 +38,17 @@ pub(in crate::cli) struct ExportKubernetes {
     /// Namespace of the objects [default: that of kubectl]
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) namespace: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(in crate::cli) struct ExportImage {
+    /// Folder or file of a function
+    #[arg(value_name = "PATH")]
+    pub(in crate::cli) path: PathBuf,
+    /// Folder to write NAME.tar to
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(in crate::cli) out: PathBuf,
+    /// Name of the function
+    #[arg(long)]
+    pub(in crate::cli) name: Option<String>,
 }

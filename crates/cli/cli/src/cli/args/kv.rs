@@ -77,10 +77,10 @@ pub(in crate::cli) struct KvKeys {
     /// Only keys that begin with this
     #[arg(long, default_value = "", hide_default_value = true)]
     pub(in crate::cli) prefix: String,
-    /// Only keys behind this one
+    /// Only keys after this one
     #[arg(long, value_name = "KEY")]
     pub(in crate::cli) after: Option<String>,
-    /// Keys at most
+    /// List at most this many keys
     #[arg(long, default_value_t = 1000)]
     pub(in crate::cli) limit: u32,
 }

@@ -26,10 +26,10 @@ pub(in crate::cli) enum MqttUsersVerb {
     Add {
         /// Its name
         name: String,
-        /// Topic filter of what it may receive; can be given several times
+        /// Topic filter of messages that the user may receive; can be given several times
         #[arg(long, value_name = "FILTER")]
         read: Vec<String>,
-        /// Topic filter of what it may publish; can be given several times
+        /// Topic filter of messages that the user may publish; can be given several times
         #[arg(long, value_name = "FILTER")]
         write: Vec<String>,
     },

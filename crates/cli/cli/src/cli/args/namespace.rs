@@ -37,7 +37,7 @@ pub(in crate::cli) enum NamespaceVerb {
     Delete {
         /// Its name
         name: String,
-        /// Delete everything in it, too: functions, secrets, state, keys, tokens, invocations
+        /// Also delete everything in it: functions, secrets, state, keys, tokens, invocations
         #[arg(long)]
         force: bool,
         /// Do not ask for confirmation
@@ -49,10 +49,10 @@ pub(in crate::cli) enum NamespaceVerb {
 /// What a namespace may use.
 #[derive(Debug, Default, ClapArgs)]
 pub(in crate::cli) struct Limits {
-    /// Most functions, or none for no limit
+    /// Maximum number of functions, or none for no limit
     #[arg(long, value_name = "NUMBER")]
     pub(in crate::cli) functions: Option<String>,
-    /// Most instances of its functions, or none for no limit
+    /// Maximum number of their instances, or none for no limit
     #[arg(long, value_name = "NUMBER")]
     pub(in crate::cli) instances: Option<String>,
     /// Memory for these instances, for example 512MiB, or none for no limit
@@ -67,7 +67,7 @@ pub(in crate::cli) struct Limits {
     /// State that they keep together, for example 64MiB, or none for no limit
     #[arg(long, value_name = "SIZE")]
     pub(in crate::cli) state: Option<String>,
-    /// Calls from outside in a second, for example 100/s, or none for no limit
+    /// Calls from outside per second, for example 100/s, or none for no limit
     #[arg(long, value_name = "RATE")]
     pub(in crate::cli) rate: Option<String>,
 }

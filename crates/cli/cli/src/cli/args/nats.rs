@@ -10,7 +10,7 @@ pub(in crate::cli) struct NatsFlags {
     /// Credentials for --nats: a .creds file, or a line USER:PASSWORD
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) nats_credentials: Option<String>,
-    /// Certificates (PEM) of the authorities of --nats [default: the system's]
+    /// Certificates (PEM) of the authorities for --nats [default: the system's]
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) nats_ca: Option<String>,
     /// Copies that a cluster of NATS servers keeps [default: 1]

@@ -61,7 +61,7 @@ pub(in crate::cli) struct NodeFlags {
     /// Memory for prewarmed interpreters: a size, auto, or off
     #[arg(long, value_name = "SIZE")]
     pub(in crate::cli) prewarm: Option<String>,
-    /// First of the user ids that instances have, for root [default: 1000000]
+    /// First user id for instances, if the node runs as root [default: 1000000]
     #[arg(long, value_name = "ID")]
     pub(in crate::cli) uid_base: Option<String>,
     /// API of OpenFaaS, for faas-cli: an address, :PORT, or on [default: off]
@@ -88,13 +88,13 @@ pub(in crate::cli) struct NodeFlags {
     /// The node's own MQTT broker: an address, :PORT, or on [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(in crate::cli) mqtt: Option<String>,
-    /// The same with TLS: an address, :PORT, or on [default: off]
+    /// The node's own MQTT broker with TLS: an address, :PORT, or on [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(in crate::cli) mqtt_tls: Option<String>,
     /// MQTT clients without a user name: loopback, off, or all [default: loopback]
     #[arg(long, value_name = "CLIENTS")]
     pub(in crate::cli) mqtt_anonymous: Option<String>,
-    /// Broker of functions that name none [default: local, or mqtt://127.0.0.1:1883]
+    /// Broker for functions that name no broker [default: local, or mqtt://127.0.0.1:1883]
     #[arg(long, value_name = "URL")]
     pub(in crate::cli) mqtt_broker: Option<String>,
     #[command(flatten)]

@@ -13,12 +13,13 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::net::unix::pipe::Receiver;
 
-/// A change counts when nothing else has changed for this time, because an editor writes a file in
+/// A change counts once nothing else has changed for this long, because an editor writes a file in
 /// several steps.
 const QUIET: Duration = Duration::from_millis(10);
-/// The longest time for which further changes delay the first one.
+/// The longest time for which further changes can delay the first one.
 const LONGEST: Duration = Duration::from_millis(50);
-/// Folders that are watched at most. More would be a mistake, such as the home folder.
+/// The most folders that are watched. A project with more is probably a mistake, such as the home
+/// folder.
 const FOLDERS_MAX: usize = 8_192;
 /// Bytes that one read of events may return.
 const EVENT_BYTES: usize = 16 << 10;
@@ -37,10 +38,11 @@ pub(super) struct Changes {
     rules: Option<Rules>,
     /// The watched folders, as paths below `root`.
     folders: HashMap<i32, String>,
-    /// The watch of the folder above, which tells that `root` is gone. The watch of `root` may not,
-    /// because a folder in which a process stands is kept after its removal.
+    /// The watch of the folder above, which reports when `root` is gone. The watch of `root` itself
+    /// may not report it, because a removed folder continues to exist while it is a process's
+    /// working directory.
     above: Option<i32>,
-    /// Whether `root` was removed or moved away. It is awaited then.
+    /// Whether `root` was removed or moved away. The watch then waits until it exists again.
     is_gone: bool,
 }
 
@@ -57,7 +59,8 @@ impl Changes {
 
     fn watch(root: PathBuf, only: Option<OsString>) -> io::Result<Self> {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        // A mistake in the rules is reported by the deploy. Until it is corrected, every file counts.
+        // A mistake in the rules is reported by the deploy. Until the mistake is corrected, every
+        // file counts.
         let rules = Rules::of(&root).ok();
         let inotify = Receiver::from_owned_fd_unchecked(inotify)?;
         let folders = HashMap::new();
@@ -135,8 +138,8 @@ impl Changes {
         Ok(())
     }
 
-    /// Waits until the project's folder exists again, and watches it. It watches the nearest folder
-    /// above meanwhile.
+    /// Waits until the project's folder exists again, and watches it. Until then, watches the
+    /// nearest existing folder above.
     async fn come_back(&mut self) -> io::Result<()> {
         let flags = WatchFlags::CREATE
             | WatchFlags::MOVED_TO
@@ -202,14 +205,14 @@ impl Changes {
                 }
                 has_changed = true;
                 is_stale |= below.is_empty() && RULE_FILES.contains(&name);
-                // What is in a folder that was moved away no longer belongs to the project.
+                // The contents of a folder that was moved away no longer belong to the project.
                 is_stale |= is_dir && flags.contains(ReadFlags::MOVED_FROM);
                 if is_dir && flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
                     new.push(path);
                 }
             }
-            // Tells the runtime that nothing is left. If an event has arrived meanwhile, it does not fit
-            // into one byte and stays.
+            // Tells the runtime that no event is left. An event that has arrived meanwhile does not
+            // fit into one byte, so it stays.
             let _ = self.inotify.try_read(&mut [0]);
         }
         if self.is_gone {
@@ -244,8 +247,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether a change is noticed. A change that does not count is followed by one that does, so that
-    /// the test need not wait for nothing.
+    /// Whether a change is noticed. After a change that must be ignored, the test makes one that
+    /// must be noticed, so it need not wait for a timeout.
     async fn notices(changes: &mut Changes, marker: &Path, change: impl FnOnce()) -> bool {
         change();
         let noticed = changes.read().await.expect("readable");
@@ -253,7 +256,7 @@ mod tests {
             fs::write(marker, "x").expect("written");
             while !changes.read().await.expect("readable") {}
         }
-        // Everything that belongs to this change is read before the next one.
+        // All events of this change are read before the next change.
         while tokio::time::timeout(QUIET, changes.read()).await.is_ok() {}
         noticed
     }
@@ -325,7 +328,7 @@ mod tests {
                 fs::remove_dir_all(at("lib")).expect("removed");
                 make();
             },
-            // The project, at once and together with the folder above.
+            // Makes the project again, once alone and once together with the folder above.
             &|| {
                 fs::remove_dir_all(&folder).expect("removed");
                 make();

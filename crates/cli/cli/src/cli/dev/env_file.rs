@@ -50,7 +50,8 @@ impl EnvFile {
     }
 }
 
-/// Whether a function may have a variable of this name. `mote` itself sets the others.
+/// Whether a function may have a variable with this name. `mote` itself sets all variables with
+/// other names.
 fn is_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     name.len() <= NAME_BYTES_MAX

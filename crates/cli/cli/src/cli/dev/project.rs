@@ -1,4 +1,4 @@
-//! Reads and packs a project as `mote deploy` does, with the settings of development.
+//! Reads and packs a project as `mote deploy` does, with the settings for development.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -12,21 +12,23 @@ use mote_spec::{FunctionSpec, Runtime};
 use mote_store::pack::Rules;
 
 use super::env_file::EnvFile;
+use crate::cli::deploy::build_failure;
 use crate::cli::failure::Failure;
 use crate::cli::output::harmless;
 use crate::cli::syntax;
 
-/// The memory of an instance that a debugger may use. It needs more than the function alone.
+/// The memory of an instance that a debugger may use. The debugger needs more memory than the
+/// function alone.
 const DEBUG_MEMORY_BYTES: u64 = 512 << 20;
-/// How many lines of a failed build are shown, from its end.
+/// How many of the last lines of a failed build are shown.
 const BUILD_LINES_MAX: usize = 40;
 
-/// A project, and what was last deployed of it.
+/// A project, and the state in which it was last deployed.
 #[derive(Debug, Clone)]
 pub(super) struct Project {
     pub(super) path: PathBuf,
     inspect: bool,
-    uses_env: bool,
+    variables: Variables,
     /// A hash of everything that was last packed.
     packed: Option<u64>,
     /// The files that builds have written; `None` before the first build.
@@ -52,17 +54,33 @@ pub(super) struct Function {
     pub(super) secrets: BTreeMap<String, String>,
 }
 
+/// The variables that the functions of a project get in addition to those in the manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Variables {
+    /// All in `.env`.
+    OfFile,
+    /// The values of secrets that the manifest names, from `.env` or this process's environment.
+    Secrets,
+}
+
 /// What was read after a build, and whether the files must be built again.
 type Built = (Result<Packed, Failure>, bool);
 
 impl Project {
     pub(super) fn new(path: &Path, inspect: bool) -> Self {
-        Self { path: path.to_owned(), inspect, uses_env: true, packed: None, built: None }
+        Self {
+            path: path.to_owned(),
+            inspect,
+            variables: Variables::OfFile,
+            packed: None,
+            built: None,
+        }
     }
 
-    /// A project whose functions do not get the variables of `.env`.
-    pub(super) fn without_env(path: &Path) -> Self {
-        Self { uses_env: false, ..Self::new(path, false) }
+    /// A project for a test. Because a test should not depend on the content of `.env`, the
+    /// functions get only the secrets that their manifest names.
+    pub(super) fn for_tests(path: &Path) -> Self {
+        Self { variables: Variables::Secrets, ..Self::new(path, false) }
     }
 
     /// The folder of the project, or the folder with its file.
@@ -80,16 +98,16 @@ impl Project {
     pub(super) fn pack(&mut self) -> Result<Option<Packed>, Failure> {
         let commands = self.build_commands()?;
         // The files that a build writes are noticed as changes, but must not start the next build.
-        // Before the first build, what it makes may be missing.
+        // Before the first build, the files that it makes may be missing.
         let before = if commands.is_empty() { None } else { self.packed.and(self.read().ok()) };
         if before.is_some_and(|before| Some(before.hash) == self.packed) {
             return Ok(None);
         }
-        // A build that fails is repeated only after the next change.
+        // A failed build is repeated only after the next change.
         let former = self.packed.take();
         let mut packed = self.build_and_read(&commands)?;
-        // Somebody has saved a file while a build ran, which may have read the former one. A file that
-        // a build writes for the first time looks the same.
+        // Somebody has saved a file during a build, and the build may have read its former content.
+        // A file that a build writes for the first time looks the same.
         if packed.1 {
             packed = self.build_and_read(&commands)?;
         }
@@ -100,19 +118,23 @@ impl Project {
         packed.map(|packed| (!is_same).then_some(packed))
     }
 
-    /// Runs the build commands and reads the project. Also returns whether files have changed meanwhile
-    /// that no former build has written.
+    /// Runs the build commands and reads the project. Also returns whether any file that no earlier
+    /// build has written has changed meanwhile.
     fn build_and_read(&mut self, commands: &[String]) -> Result<Built, Failure> {
         if commands.is_empty() {
             return Ok((self.read(), false));
         }
-        let began = SystemTime::now();
+        let before = files(self.folder());
         for command in commands {
             build(command, self.folder())?;
         }
         let packed = self.read();
         let mut written = BTreeSet::new();
-        written_since(self.folder(), began, &mut written);
+        for (path, version) in files(self.folder()) {
+            if before.get(&path) != Some(&version) {
+                written.insert(path);
+            }
+        }
         let has_new = self.built.as_ref().is_some_and(|built| !written.is_subset(built));
         self.built.get_or_insert_default().extend(written);
         Ok((packed, has_new))
@@ -121,7 +143,9 @@ impl Project {
     fn build_commands(&self) -> Result<Vec<String>, Failure> {
         let manifest = mote_project::load_manifest(&self.path)?;
         let functions = manifest.map(|manifest| manifest.functions).unwrap_or_default();
-        Ok(functions.into_iter().filter_map(|function| function.build_command).collect())
+        let of = |function| mote_project::build_command(function, &self.path);
+        let commands = functions.iter().filter_map(of);
+        Ok(commands.map(str::to_owned).collect())
     }
 
     fn read(&self) -> Result<Packed, Failure> {
@@ -129,12 +153,9 @@ impl Project {
         let project = mote_project::read(&self.path, options);
         let project = project.map_err(|mistakes| syntax::named(mistakes.into(), &self.path))?;
         let mut notes = Vec::new();
-        let env = match self.uses_env {
-            true => EnvFile::read(self.folder()),
-            false => Ok(None),
-        };
+        let env = EnvFile::read(self.folder());
         let env = env.map_err(|error| Failure::of_file("M0102", ".env", &error))?;
-        if let Some(env) = &env {
+        if let (Some(env), Variables::OfFile) = (&env, self.variables) {
             notes.push(said_of(env));
         }
         let env = env.unwrap_or_default().variables;
@@ -142,7 +163,10 @@ impl Project {
         let mut hasher = DefaultHasher::new();
         for mut planned in project.functions {
             let spec = &mut planned.spec;
-            let secrets = use_env(spec, &env);
+            let secrets = match self.variables {
+                Variables::OfFile => use_env(spec, &env),
+                Variables::Secrets => secrets_for_tests(spec, &env),
+            };
             if self.inspect {
                 inspected(spec);
             }
@@ -151,7 +175,7 @@ impl Project {
             let folder = match &planned.code {
                 None => Some(self.folder().to_owned()),
                 Some(Code::At(path)) => Some(folder_of(path).to_owned()),
-                // The code is a part of the manifest.
+                // The manifest contains the code.
                 Some(Code::Taken(_)) => None,
             };
             let packed = mote_store::pack::pack(code, Some((mote_api::SPEC_ENTRY, &json)))?;
@@ -167,7 +191,7 @@ impl Project {
     }
 }
 
-/// A folder, or the folder with this file. A path that leads nowhere is taken for a folder.
+/// A folder, or the folder with this file. A path that leads nowhere counts as a folder.
 fn folder_of(path: &Path) -> &Path {
     if !path.is_file() {
         return path;
@@ -176,9 +200,14 @@ fn folder_of(path: &Path) -> &Path {
     parent.unwrap_or(Path::new("."))
 }
 
-/// Collects the files below a folder that were written since a time, except those that no deploy packs.
-fn written_since(root: &Path, since: SystemTime, found: &mut BTreeSet<PathBuf>) {
-    let Ok(rules) = Rules::of(root) else { return };
+/// What changes when a file is written. It is compared with itself, never with a clock: the time of
+/// a file may lie some milliseconds before the clock's.
+type FileVersion = (SystemTime, u64);
+
+/// The files below a folder, except those that a deploy never packs.
+fn files(root: &Path) -> BTreeMap<PathBuf, FileVersion> {
+    let mut found = BTreeMap::new();
+    let Ok(rules) = Rules::of(root) else { return found };
     let mut waiting = vec![String::new()];
     while let Some(below) = waiting.pop() {
         let Ok(entries) = std::fs::read_dir(root.join(&below)) else { continue };
@@ -192,11 +221,12 @@ fn written_since(root: &Path, since: SystemTime, found: &mut BTreeSet<PathBuf>) 
             }
             if meta.is_dir() {
                 waiting.push(path);
-            } else if meta.modified().is_ok_and(|time| time >= since) {
-                found.insert(path.into());
+            } else if let Ok(time) = meta.modified() {
+                found.insert(path.into(), (time, meta.len()));
             }
         }
     }
+    found
 }
 
 fn said_of(env: &EnvFile) -> String {
@@ -213,8 +243,8 @@ fn said_of(env: &EnvFile) -> String {
 }
 
 /// Adds the variables of `.env` as secrets, which the node encrypts with a key that only its memory
-/// holds. A line that gives the value of a secret that the manifest names, such as `API_KEY` of the
-/// secret `api-key`, is no variable. Returns the secrets with their values.
+/// holds. A line that gives the value of a secret in the manifest, such as `API_KEY` for the secret
+/// `api-key`, does not become a variable. Returns the secrets with their values.
 fn use_env(spec: &mut FunctionSpec, env: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     if spec.runtime == Runtime::Chain {
         return BTreeMap::new();
@@ -223,7 +253,7 @@ fn use_env(spec: &mut FunctionSpec, env: &BTreeMap<String, String>) -> BTreeMap<
     let mut secrets = BTreeMap::new();
     let mut given = BTreeSet::new();
     for name in spec.secret_names() {
-        let variable = name.to_ascii_uppercase().replace(['-', '.'], "_");
+        let variable = variable_of(name);
         if let Some(value) = env.get(&variable) {
             secrets.insert(name.to_owned(), value.clone());
             given.insert(variable);
@@ -238,9 +268,26 @@ fn use_env(spec: &mut FunctionSpec, env: &BTreeMap<String, String>) -> BTreeMap<
     secrets
 }
 
-/// Prepares a function for a debugger, which attaches to one instance.
+/// The variable that holds the value of a secret, such as `API_KEY` for the secret `api-key`.
+fn variable_of(secret: &str) -> String {
+    secret.to_ascii_uppercase().replace(['-', '.'], "_")
+}
+
+/// The values of the secrets that the manifest names. A machine that runs tests often provides them
+/// as environment variables.
+fn secrets_for_tests(
+    spec: &FunctionSpec,
+    env: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let value =
+        |variable: &str| env.get(variable).cloned().or_else(|| std::env::var(variable).ok());
+    let named = spec.secret_names().into_iter();
+    named.filter_map(|name| Some((name.to_owned(), value(&variable_of(name))?))).collect()
+}
+
+/// Prepares a function for a debugger, which can attach to only one instance.
 fn inspected(spec: &mut FunctionSpec) {
-    if matches!(spec.answered_by(), Runtime::Node | Runtime::Python) {
+    if matches!(spec.answered_by(), Runtime::Node | Runtime::Deno | Runtime::Python) {
         spec.scale.min = 1;
         spec.scale.max = Some(1);
         spec.limits.memory_bytes = spec.limits.memory_bytes.max(DEBUG_MEMORY_BYTES);
@@ -249,13 +296,12 @@ fn inspected(spec: &mut FunctionSpec) {
 
 /// Runs `[build] command`. Its output is shown only if it fails.
 fn build(command: &str, folder: &Path) -> Result<(), Failure> {
-    let failed = |text: String| Failure::new("M0402", text);
     let output = Command::new("sh")
         .args(["-c", command])
         .current_dir(folder)
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| failed(format!("build: sh: {error}")))?;
+        .map_err(|error| Failure::new("M0402", format!("build: sh: {error}")))?;
     if output.status.success() {
         return Ok(());
     }
@@ -263,7 +309,8 @@ fn build(command: &str, folder: &Path) -> Result<(), Failure> {
     let text = String::from_utf8_lossy(&text).into_owned();
     let lines: Vec<&str> = text.lines().collect();
     let last = lines[lines.len().saturating_sub(BUILD_LINES_MAX)..].join("\n");
-    Err(failed(format!("build: `{}` failed ({})\n{last}", harmless(command), output.status)))
+    let text = format!("build: `{}` failed ({})\n{last}", harmless(command), output.status);
+    Err(build_failure(command, folder, text))
 }
 
 #[cfg(test)]
@@ -325,8 +372,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_saved_during_a_build_is_built() {
-        // The build reads the source before the save, and writes what it has read afterwards. The
-        // second build finds no save.
+        // The build reads the source, then the source is saved, and then the build writes what it
+        // has read. During the second build, nothing is saved.
         let save = "test -e saved || { touch saved; echo 'x = 2' > source.txt; }";
         let command = format!(
             "read=$(cat source.txt); test -e first && {save}; touch first; \

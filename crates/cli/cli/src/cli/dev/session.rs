@@ -21,13 +21,14 @@ use super::show::{Show, time_text};
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;
 
-/// Lines and keys that may wait until they are shown or obeyed.
+/// The most lines, and the most keys, that wait to be handled.
 const WAITING_MAX: usize = 1_024;
-/// After this time, a deploy that still runs is mentioned.
+/// A deploy that is still running after this time is mentioned.
 const SLOW_DEPLOY: Duration = Duration::from_secs(1);
-/// Lines of a revision that may not become live.
+/// The most lines that are held for a revision until it becomes live or fails.
 const HELD_LINES_MAX: usize = 200;
-/// The lines that a call has written come another way, and belong before it. How long they are awaited.
+/// How long the session waits for a call's log lines, which are shown before the call but arrive on
+/// another connection.
 const CALL_DELAY_MAX: Duration = Duration::from_secs(2);
 /// Calls that may wait so.
 const CALLS_DELAYED_MAX: usize = 256;
@@ -37,12 +38,12 @@ pub(super) struct Wishes {
     pub(super) paths: Vec<PathBuf>,
     pub(super) replay: bool,
     pub(super) inspect: bool,
-    /// The keys that are pressed, on a terminal.
+    /// The keys that the developer presses on a terminal.
     pub(super) keys: mpsc::Receiver<u8>,
     pub(super) has_keys: bool,
 }
 
-/// A function of which a revision is live.
+/// A function that has a live revision.
 struct Live {
     revision: u64,
     /// Lines of later revisions, until it is known whether they become live.
@@ -57,7 +58,7 @@ struct NewRevision {
     url: Option<String>,
 }
 
-/// A call that was repeated, and its answer.
+/// A repeated call, and its answer.
 type Repeated = (Arc<Call>, Result<Answer, String>);
 
 /// How a deploy of a project ended.
@@ -82,7 +83,8 @@ pub(super) struct Session {
     /// The projects that have changed and wait for a deploy.
     waiting: Vec<usize>,
     running: Option<(usize, JoinHandle<Deployed>)>,
-    /// When the running deploy is mentioned, unless it has ended or was mentioned.
+    /// When the running deploy is to be mentioned. `None` if no deploy runs or it was already
+    /// mentioned.
     slow_at: Option<Instant>,
     live: HashMap<String, Live>,
     lines: mpsc::Sender<LogLine>,
@@ -91,27 +93,27 @@ pub(super) struct Session {
     /// The answer to the last call when it was last sent.
     before: Option<Answer>,
     repeating: Option<JoinHandle<Repeated>>,
-    /// Whether a deploy has asked for a repetition while another one ran.
+    /// Whether a deploy has asked to repeat the last call while another repetition was running.
     repeats_again: bool,
-    /// What is shown when the lines before it have been shown.
+    /// Calls and answers that are shown once the lines before them have been shown.
     delayed: VecDeque<Delayed>,
     /// The position of the last line of each function's log that was shown or left out.
     read: HashMap<String, u64>,
-    /// Where the session began. If this folder is deleted and made again, relative paths lead into the
-    /// new one only after the process has entered it.
+    /// The folder in which the session began. If it is deleted and made again, relative paths lead
+    /// into the new folder only after the process has entered that folder.
     place: Option<PathBuf>,
 }
 
 struct Delayed {
     what: Shown,
-    /// The position of the last line that belongs before it.
+    /// The position of the last log line that belongs before this entry.
     after: u64,
     latest: Instant,
 }
 
 enum Shown {
     Call(Arc<Call>),
-    /// A call that was repeated, its answer, and the one before.
+    /// A repeated call, its earlier answer, and its new answer.
     Again(Arc<Call>, Option<Answer>, Answer),
 }
 
@@ -212,7 +214,7 @@ async fn follow(mut changes: Changes, number: usize, sender: mpsc::Sender<std::i
     }
 }
 
-/// Resolves when a task has ended; never without a task.
+/// Resolves when the task has ended. Without a task, never resolves.
 async fn ended<T>(task: Option<&mut JoinHandle<T>>) -> Result<T, JoinError> {
     match task {
         Some(task) => task.await,
@@ -220,7 +222,7 @@ async fn ended<T>(task: Option<&mut JoinHandle<T>>) -> Result<T, JoinError> {
     }
 }
 
-/// Resolves at this time; never without one.
+/// Resolves at this time. Without a time, never resolves.
 async fn at(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time.into()).await,
@@ -254,7 +256,7 @@ impl Session {
         }
     }
 
-    /// Begins the next deploy, if none runs.
+    /// Begins the next deploy, unless one is running.
     fn begin(&mut self) {
         if self.running.is_some() {
             return;
@@ -270,7 +272,7 @@ impl Session {
         self.slow_at = Some(Instant::now() + SLOW_DEPLOY);
     }
 
-    /// Does what a key asks for. Returns false if the session is to end.
+    /// Carries out the command that a key stands for. Returns false if the session is to end.
     fn obey(&mut self, key: u8) -> bool {
         match key {
             b'q' => return false,
@@ -289,7 +291,7 @@ impl Session {
         true
     }
 
-    /// Says that a deploy takes its time.
+    /// Reports that a deploy is taking a while.
     fn mention(&mut self) {
         self.slow_at = None;
         self.show.note("a deploy is running: it installs packages or builds");
@@ -345,7 +347,7 @@ impl Session {
     fn show_line(&mut self, line: LogLine) {
         let is_platform = line.stream == LogStream::Platform;
         let is_plain = is_platform && matches!(&*line.level, "info" | "debug");
-        // How a deploy ended is shown in another place.
+        // The outcome of a deploy is already shown elsewhere.
         let is_known = is_platform && line.message.starts_with("start failed: ");
         if is_known || (is_plain && !self.output.verbose) {
             return;
@@ -443,7 +445,7 @@ impl Session {
         }
     }
 
-    /// Shows why a deploy failed, and what serves meanwhile.
+    /// Shows why a deploy failed, and which revision still serves.
     fn failed(&mut self, name: Option<&str>, mut failure: Failure, took_ms: f64) {
         let live = name.and_then(|name| self.live.get_mut(name));
         let held = live.map(|live| std::mem::take(&mut live.held)).unwrap_or_default();
@@ -481,7 +483,7 @@ impl Session {
     async fn offer_debugger(&self, name: &str, runtime: Runtime) {
         let (port, how) = match runtime {
             _ if !self.wishes.inspect => return,
-            Runtime::Node => (9229, "attach as to Node"),
+            Runtime::Node | Runtime::Deno => (9229, "attach as to Node"),
             Runtime::Python => (5678, "attach as to debugpy, which requirements.txt must name"),
             _ => return self.show.note(&format!("{name}: no debugger for {}", runtime.as_str())),
         };
@@ -576,8 +578,8 @@ async fn deploy_all(
     Ok(())
 }
 
-/// Says where a secret comes from here.
-fn missing_secret(failure: Failure) -> Failure {
+/// Adds a hint that says where the values of secrets come from in a session.
+pub(super) fn missing_secret(failure: Failure) -> Failure {
     if !failure.is_of("M0414") {
         return failure;
     }

@@ -17,7 +17,7 @@ pub(super) struct Show {
     output: Output,
     /// Whether lines name the function.
     several: bool,
-    /// What takes the place of `/function/` in paths, for each function.
+    /// For each function, the folder that replaces `/function/` in paths.
     folders: HashMap<String, String>,
 }
 
@@ -91,7 +91,7 @@ impl Show {
         self.line(&line);
     }
 
-    /// A line that a function wrote, or that the node says of it.
+    /// A line that a function wrote, or that the node wrote about the function.
     pub(super) fn log(&self, line: &LogLine) {
         let color = match line.level.as_str() {
             "error" => "31",
@@ -103,8 +103,8 @@ impl Show {
         self.line(&self.output.painted(color, &format!("   | {of}{text}")));
     }
 
-    /// Replaces the place of the code inside the sandbox by the place of the project, so that a
-    /// terminal or an editor can open the file.
+    /// Replaces the code's path inside the sandbox with the project's path, so that a terminal or
+    /// an editor can open the file.
     pub(super) fn placed(&self, function: &str, text: &str) -> String {
         match self.folders.get(function) {
             Some(folder) => {
@@ -114,7 +114,7 @@ impl Show {
         }
     }
 
-    /// The answer to a call that was repeated, and whether it is another one than `before`.
+    /// The answer to a repeated call, and whether it differs from `before`.
     pub(super) fn repeated(&self, call: &Call, before: Option<&Answer>, answer: &Answer) {
         let head = format!(
             "{}  {}{} {}",

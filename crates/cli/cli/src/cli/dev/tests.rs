@@ -9,16 +9,20 @@ use mote_node::develop::DevNode;
 use mote_spec::Runtime;
 
 use super::project::Project;
+use super::session::missing_secret;
 use super::show::Show;
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;
 
 /// How deep tests are looked for.
 const DEPTH_MAX: u32 = 4;
-/// Python's own tool is used if the function does not bring pytest.
+/// Python's own test tool is used if the function does not include pytest.
 const PYTHON: &str = "if python3 -c 'import pytest' 2>/dev/null; \
     then exec python3 -m pytest -p no:cacheprovider \"$@\"; fi; exec python3 -m unittest \"$@\"";
 const NODE: &str = "exec node --test \"$@\"";
+const BUN: &str = "exec bun test \"$@\"";
+const DENO: &str =
+    "exec deno test --allow-all --no-check --no-lock --node-modules-dir=manual \"$@\"";
 const GO: &str = "exec /packages/function.test \"$@\"";
 const SHELL: &str = "failed=0; for test in tests/*.sh; do \
     if \"$test\" \"$@\"; then echo \"ok $test\"; else echo \"failed $test\"; failed=1; fi; \
@@ -29,18 +33,25 @@ const SHELL: &str = "failed=0; for test in tests/*.sh; do \
 pub(super) enum Tool {
     Python,
     Node,
+    Bun,
+    Deno,
     Go,
     Shell,
 }
 
 impl Tool {
-    /// The tool for the tests in a folder. The tests of the runtime's own language come first.
+    /// Returns the tool for the tests in a folder. Tests in the runtime's own language take
+    /// precedence.
     pub(super) fn of(folder: &Path, runtime: Runtime) -> Option<Self> {
         let own = match runtime {
             Runtime::Python => Some(Self::Python),
             Runtime::Node => Some(Self::Node),
+            Runtime::Bun => Some(Self::Bun),
+            Runtime::Deno => Some(Self::Deno),
             Runtime::Go => Some(Self::Go),
-            Runtime::Exec | Runtime::Server | Runtime::Chain => None,
+            Runtime::Rust | Runtime::Exec | Runtime::Server | Runtime::Chain | Runtime::Wasm => {
+                None
+            }
         };
         let others = [Self::Python, Self::Node, Self::Shell];
         own.into_iter().chain(others).find(|tool| tool.has_tests(folder, 0))
@@ -63,7 +74,9 @@ impl Tool {
                 Self::Python => {
                     ending == "py" && (stem.starts_with("test_") || stem.ends_with("_test"))
                 }
-                Self::Node => script && (stem.ends_with(".test") || stem.ends_with("-test")),
+                Self::Node | Self::Bun | Self::Deno => {
+                    script && (stem.ends_with(".test") || stem.ends_with("-test"))
+                }
                 Self::Go => name.ends_with("_test.go"),
                 Self::Shell => ending == "sh" && folder.ends_with("tests"),
             }
@@ -74,6 +87,8 @@ impl Tool {
         match self {
             Self::Python => PYTHON,
             Self::Node => NODE,
+            Self::Bun => BUN,
+            Self::Deno => DENO,
             Self::Go => GO,
             Self::Shell => SHELL,
         }
@@ -110,7 +125,11 @@ async fn test(
     let tool = Tool::of(&folder, function.spec.answered_by());
     let tool = tool.ok_or_else(|| no_tests(&folder))?;
     let name = function.spec.name.to_string();
-    let result = client.deploy(&name, function.tar, &DeployOptions::default()).await?;
+    for (secret, value) in function.secrets {
+        client.put_secret(&secret, value).await?;
+    }
+    let deployed = client.deploy(&name, function.tar, &DeployOptions::default()).await;
+    let result = deployed.map_err(|error| missing_secret(error.into()))?;
     for step in result.steps.iter().filter(|step| step.ms >= 100) {
         output.step(&step.name, &step.detail, Some(step.ms));
     }
@@ -121,7 +140,7 @@ async fn test(
     let ended = node.run_program(&name, argv, |line| show.line(&show.placed(&name, line))).await;
     match ended {
         Ok(code) => Ok(u8::try_from(code).unwrap_or(exit::FAILED)),
-        Err(text) => Err(Failure::new("M0107", format!("{name}: the tests did not end: {text}"))),
+        Err(text) => Err(Failure::new("M0107", format!("{name}: the tests were stopped: {text}"))),
     }
 }
 
@@ -143,6 +162,8 @@ mod tool_tests {
             ("tests/app_test.py", Runtime::Python, Some(Tool::Python)),
             ("index.test.mjs", Runtime::Node, Some(Tool::Node)),
             ("index.test.ts", Runtime::Node, Some(Tool::Node)),
+            ("index.test.ts", Runtime::Bun, Some(Tool::Bun)),
+            ("main.test.ts", Runtime::Deno, Some(Tool::Deno)),
             ("handler_test.go", Runtime::Go, Some(Tool::Go)),
             ("tests/a.sh", Runtime::Exec, Some(Tool::Shell)),
             ("a.sh", Runtime::Exec, None),

@@ -1,5 +1,5 @@
-//! Tests with valid tokens and with those of attackers. `ring` makes the signatures. The end-to-end
-//! tests use tokens of another implementation.
+//! Tests with valid tokens and with attackers' tokens. `ring` makes the signatures. The end-to-end
+//! tests use tokens from another implementation.
 
 use ring::rand::SystemRandom;
 use ring::signature::{
@@ -177,7 +177,7 @@ fn tokens_without_a_signature_and_with_shared_secrets_are_refused() {
             assert_eq!(refused, Err(Refused::Wrong("algorithm")), "{name:?}");
         }
     }
-    // The public key in all its forms, used as the secret of an HMAC.
+    // The public key, in each of its forms, used as the secret of an HMAC.
     let rsa = ring::rsa::PublicKeyComponents::<Vec<u8>>::from(signer.rsa.public());
     let set = json!({ "keys": signer.set() }).to_string();
     for secret in [signer.rsa.public().as_ref(), &rsa.n, set.as_bytes()] {
@@ -404,7 +404,7 @@ fn claims_are_checked() {
         let refused = verify(token.as_bytes(), &keys, &rules, NOW);
         assert_eq!(refused, Err(Refused::Wrong("claims are no object")));
     }
-    // The same claims in other bytes are not covered by the signature.
+    // The signature does not cover the same claims in other bytes.
     let token = signer.token("EdDSA", "ed", &good());
     let mut parts: Vec<_> = token.split('.').map(str::to_owned).collect();
     parts[1] = encode(with("sub", "root").to_string().as_bytes());
