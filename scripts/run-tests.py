@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 # Programs whose tests compare times with each other, or need the processors for themselves.
 ALONE = {"experiments", "neighbours", "escape", "instances", "scale_to_zero", "websockets"}
-# Programs that need parts of Kubernetes, which `make test` builds meanwhile. The file that the variable
-# names exists when they are there.
-KUBERNETES = {"cluster", "export", "import", "objects"}
+# What the source of a program contains if it needs parts of Kubernetes. `make test` builds them
+# meanwhile, and the file that the variable names exists when they are there.
+KUBERNETES = re.compile(r"\bmote_tests::(kubernetes|cluster)\b|\"KUBECTL\"")
 KUBERNETES_BUILT = "MOTE_KUBERNETES_BUILT"
 # A program that takes longer hangs.
 PROGRAM_SECONDS_MAX = 1_200
@@ -94,6 +94,10 @@ def modules(folder: Path, executable: str) -> list[Program]:
     ]
 
 
+def needs_kubernetes(program: Program) -> bool:
+    return bool(KUBERNETES.search((program.folder / program.source).read_text()))
+
+
 class Runner:
     """Runs programs, prints what each printed, and remembers which failed."""
 
@@ -148,18 +152,19 @@ def main() -> None:
             print(program.name, program.folder, *program.command)
         return
     runner = Runner()
+    clustered = [program for program in found if needs_kubernetes(program)]
 
     def run(program: Program) -> None:
         built = os.environ.get(KUBERNETES_BUILT)
-        while program.name in KUBERNETES and built and not Path(built).exists():
+        while program in clustered and built and not Path(built).exists():
             time.sleep(0.5)
         title = f"{program.folder.name} {program.source}"
         runner.run(title, program.command, program.folder)
 
-    shared = sorted((p for p in found if p.name not in ALONE | KUBERNETES), key=begins)
+    shared = sorted((p for p in found if p.name not in ALONE and p not in clustered), key=begins)
     # In the last third: late, but not so late that one of them is left for the end.
     late = len(shared) * 2 // 3
-    shared[late:late] = [program for program in found if program.name in KUBERNETES]
+    shared[late:late] = clustered
     began = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(arguments.lanes) as lanes:
         list(lanes.map(run, shared))

@@ -32,9 +32,11 @@ pub mod wasm;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{self as unix, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest time for any single step of a test. It is long because the machine is shared. Tests for
@@ -137,21 +139,50 @@ pub struct Node {
 /// chosen is therefore still free when the server binds it.
 const PORTS: std::ops::Range<u16> = 16_000..32_000;
 
-/// Returns a loopback port that is free for TCP and UDP. A process gets each port only once, and
-/// test programs that run at the same time begin at different ports.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let count = u32::from(PORTS.end - PORTS.start);
-    let first = std::process::id().wrapping_mul(97);
-    for _ in PORTS {
-        let offset = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count;
-        let port = PORTS.start + u16::try_from(offset).expect("less than the count");
-        let tcp = TcpListener::bind(("127.0.0.1", port));
-        if tcp.is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok() {
-            return port;
+/// A process takes this many of [`PORTS`] at a time.
+const PORTS_AT_A_TIME: u16 = 50;
+
+/// Ports that belong to this process until it ends.
+struct Taken {
+    ports: std::ops::Range<u16>,
+    /// Its name says which ports they are. No two processes of a machine can have the same one.
+    _name: UnixListener,
+}
+
+impl Taken {
+    /// Takes the first ports that no other process has taken, beginning at different ones in
+    /// different processes.
+    fn take() -> Self {
+        let count = (PORTS.end - PORTS.start) / PORTS_AT_A_TIME;
+        let first = std::process::id() % u32::from(count);
+        for block in (0..count).cycle().skip(first as usize).take(usize::from(count)) {
+            let name = format!("mote-test-ports-{block}");
+            let address = unix::SocketAddr::from_abstract_name(name).expect("a short name");
+            if let Ok(name) = UnixListener::bind_addr(&address) {
+                let start = PORTS.start + block * PORTS_AT_A_TIME;
+                return Self { ports: start..start + PORTS_AT_A_TIME, _name: name };
+            }
         }
+        panic!("other tests have taken all ports from {} to {}", PORTS.start, PORTS.end - 1)
     }
-    panic!("no port from {} to {} is free", PORTS.start, PORTS.end - 1)
+}
+
+/// Returns a loopback port that is free for TCP and UDP. No process gets a port twice, and no two
+/// processes that run at the same time get the same one.
+pub fn free_port() -> u16 {
+    static TAKEN: Mutex<Vec<Taken>> = Mutex::new(Vec::new());
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        if let Some(last) = taken.last_mut() {
+            for port in last.ports.by_ref() {
+                let tcp = TcpListener::bind(("127.0.0.1", port));
+                if tcp.is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok() {
+                    return port;
+                }
+            }
+        }
+        taken.push(Taken::take());
+    }
 }
 
 /// Returns a loopback address with a [`free_port`].
