@@ -57,6 +57,7 @@ lint "Rust, cycles of modules" python3 -B scripts/check-cycles.py
 lint "shell" shellcheck "${shell[@]}"
 lint "JavaScript, syntax" each node --check -- "${node[@]}"
 lint "dashboard, types and built files" scripts/check-dashboard.sh
+lint "table of the warm path" python3 -B bench/warm/table.py --check
 lint "Python, bench" in_folder bench "$tools/ruff" check --quiet .
 lint "Python, bench, types" in_folder bench "$tools/mypy" --no-error-summary
 lint "prose" scripts/lint-prose.sh

@@ -286,14 +286,20 @@ class Servers:
         script.write_text(NATIVE_COAP)
         port = free_port(socket.SOCK_DGRAM)
         process = subprocess.Popen(["node", str(script), str(port)], cwd=folder)
+        self.add_coap("native coap", process, port)
+        source, program = ROOT / "bench" / "peers" / "coap_server.c", self.folder / "coap_server"
+        subprocess.run(["cc", "-O2", "-o", program, source, "-lcoap-3"], check=True)
+        port = free_port(socket.SOCK_DGRAM)
+        self.add_coap("libcoap", subprocess.Popen([program, str(port)]), port)
+
+    def add_coap(self, name: str, process: subprocess.Popen, port: int) -> None:
         self.processes.append(process)
-        url = f"coap://127.0.0.1:{port}/hello"
-        target = self.targets["native coap"] = Target("native coap", url, process.pid)
+        target = self.targets[name] = Target(name, f"coap://127.0.0.1:{port}/hello", process.pid)
         # A datagram server cannot be asked whether it listens; its first answer tells.
         for _ in range(50):
             if load_coap(target, 1, 1).per_second > 0:
                 return
-        raise SystemExit("the CoAP server of npm does not answer")
+        raise SystemExit(f"{name} does not answer over CoAP")
 
     def start_mote(self) -> None:
         path = os.pathsep.join([str(DENO_PROGRAM.parent), str(BUN_PROGRAM.parent), os.environ["PATH"]])
@@ -392,6 +398,9 @@ ROWS = [
           2.2, place="apart") for many in (64, 256)),
     *(Row(f"python {many} over granian, apart", "mote hello-python", "granian", many, "per_second",
           1.6, place="apart") for many in (64, 256)),
+    *(Row(f"coap {clients} over libcoap, apart", "mote coap", "libcoap", clients, "per_second",
+          least, place="apart")
+      for clients, least in ((1, 0.65), (4, 0.65), (16, 0.0), (64, 1.3), (256, 1.3))),
     *(Row(f"coap over npm coap {few}", "mote coap", "native coap", few, "per_second", 1.2)
       for few in (1, 4)),
     Row("node 64 throughput", "mote hello-node", "native node", 64, "per_second", 2.0),
