@@ -26,7 +26,7 @@ FDS_MAX = 64
 CHANNEL_FD = 3
 CODE_DIR = "/function"
 REHEARSAL = "mote_rehearsal"
-USER_NAMESPACE, PROCESS_NAMESPACE = 0x10000000, 0x20000000
+PROCESS_NAMESPACE = 0x20000000
 # From <linux/prctl.h>, <linux/securebits.h> and <linux/capability.h>.
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_SECUREBITS = 4, 22, 24, 28
 PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
@@ -93,9 +93,10 @@ def serve(orders):
         if not data:
             os._exit(0)
         order = json.loads(data)
-        init, _, output, *_ = fds
+        init, _, output, *others = fds
         try:
-            checked(libc.setns(init, PROCESS_NAMESPACE))  # of the processes that this one forks
+            processes = others[order["groups"]]
+            checked(libc.setns(processes, PROCESS_NAMESPACE))  # of the processes that this one forks
             if checked(fork()) == 0:
                 break
         except OSError as error:
@@ -123,14 +124,14 @@ def rehearse():
 
 def become(order, fds, filter_of_calls):
     """Turns the carrier into the program of a sandbox."""
-    init, channel, output, *groups = fds
-    rules = groups.pop() if order["landlock"] else None
+    init, channel, output, *others = fds
+    rules = others.pop() if order["landlock"] else None
+    groups, namespaces = others[: order["groups"]], others[order["groups"] + 1 :]
     try:
         for group in groups:
             os.write(group, b"0")
-        checked(libc.setns(init, order["namespaces"]))
-        if order["user_namespace"]:
-            checked(libc.setns(init, USER_NAMESPACE))
+        for namespace in namespaces:
+            checked(libc.setns(namespace, 0))
         if os.fork():
             os._exit(0)
     except BaseException as error:

@@ -389,6 +389,10 @@ impl ProcessBackend {
                     }
                     return Ok(running);
                 }
+                let mut text = [0; 512];
+                let length = sys::read(running.output.as_fd(), &mut text).unwrap_or(0);
+                let why = String::from_utf8_lossy(&text[..length]);
+                tracing::warn!(why = why.trim(), "a copy of the template did not start");
             }
             // The template has ended, or a copy could not enter the sandbox. The program can still
             // be executed.
@@ -465,7 +469,11 @@ impl ProcessBackend {
                 if backend.inner.templates.is_missing(&like)
                     && crate::identity::may_make_templates()
                 {
-                    let template = backend.start_template(&like).await.ok();
+                    let template = backend
+                        .start_template(&like)
+                        .await
+                        .inspect_err(|why| tracing::warn!(%why, "a template did not start"))
+                        .ok();
                     if backend.inner.templates.set(&like, template) {
                         backend.watch_template();
                     }
@@ -590,10 +598,10 @@ impl ProcessBackend {
             // A socket for names belongs to the listeners of an open network.
             let is_open = plan.egress.iter().any(Listen::is_for_any_host);
             let listeners = plan.egress.len() + usize::from(is_open);
-            let rules = if egress.len() > listeners { egress.pop() } else { None };
+            let from_init = egress.split_off(listeners.min(egress.len()));
             let groups = prepared.cleanup.cgroup(|cgroup| cgroup.paths());
             template
-                .copy(&plan, &prepared.pidfd, &inside, &groups, rules.as_ref())
+                .copy(&plan, &prepared.pidfd, &inside, &groups, &from_init)
                 .map_err(|source| failed("order a copy of the template", source))?;
         }
         drop(inside);

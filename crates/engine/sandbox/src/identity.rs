@@ -33,8 +33,8 @@ pub(crate) const SECURE_BITS: libc::c_ulong = SECBIT_NOROOT
     | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
 /// The capabilities of a template, by their numbers in `linux/capability.h`: `CAP_KILL`, to end a
 /// sandbox that cannot be entered; `CAP_SETGID`, `CAP_SETUID` and `CAP_SETPCAP`, to become its
-/// user; `CAP_SYS_CHROOT`, `CAP_SYS_PTRACE` and `CAP_SYS_ADMIN`, to enter its namespaces.
-const OF_TEMPLATE: [libc::c_ulong; 7] = [5, 6, 7, 8, 18, 19, 21];
+/// user; `CAP_SYS_CHROOT` and `CAP_SYS_ADMIN`, to enter its namespaces.
+const OF_TEMPLATE: [libc::c_ulong; 6] = [5, 6, 7, 8, 18, 21];
 
 #[repr(C)]
 struct CapHeader {

@@ -15,6 +15,7 @@
 //! C library (docs/decisions/0100-templates.md). So a template is replaced after a number of
 //! copies.
 
+use std::ffi::CStr;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -34,6 +35,7 @@ use crate::plan::Plan;
 use crate::prewarmed::is_readable;
 use crate::running::Running;
 use crate::seccomp::BpfProgram;
+use crate::sys;
 
 /// The layers that only the copies get. The template keeps the host's process ids, because a
 /// process can enter only namespaces below its own.
@@ -55,13 +57,19 @@ const REST: Duration = Duration::from_secs(60);
 /// After this many failures in a row, programs are executed again. One failure may have another
 /// reason, but a machine that does not permit copies would make each start fail first.
 const FAILURES_MAX: u32 = 3;
-/// The namespaces that a copy enters together. Its process id namespace precedes them, and its user
-/// namespace follows.
-const NAMESPACES: i32 = libc::CLONE_NEWNS
-    | libc::CLONE_NEWNET
-    | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWCGROUP;
+/// The namespaces that a copy enters, in this order. The namespace of users is last, because the
+/// others belong to the host's. The first one is of the processes that the template forks.
+const NAMESPACES: [&CStr; 7] = [
+    c"/proc/self/ns/pid",
+    c"/proc/self/ns/mnt",
+    c"/proc/self/ns/net",
+    c"/proc/self/ns/ipc",
+    c"/proc/self/ns/uts",
+    c"/proc/self/ns/cgroup",
+    c"/proc/self/ns/user",
+];
+/// The most descriptors, besides its listeners, that a copy's pid 1 sends.
+const FROM_INIT_MAX: usize = NAMESPACES.len() + 1;
 
 /// A running template. Dropping this ends it. Its copies continue.
 pub(crate) struct Template {
@@ -73,11 +81,11 @@ pub(crate) struct Template {
 }
 
 /// What the template must know about a copy. The descriptors follow in this order: pid 1, the
-/// channel, the output, the control groups, and the landlock rules if there are any.
+/// channel, the output, the control groups, the namespaces, and the landlock rules if there are
+/// any.
 #[derive(Serialize)]
 struct Order<'a> {
-    namespaces: i32,
-    user_namespace: bool,
+    groups: usize,
     landlock: bool,
     work_dir: &'a Path,
     limits: Vec<(libc::c_int, u64, u64)>,
@@ -129,37 +137,52 @@ impl Template {
     }
 
     /// Orders a copy that becomes the program of `plan`, in the sandbox of `init`. `inside` holds
-    /// the channel and the output.
+    /// the channel and the output, and `from_init` what pid 1 has sent: its namespaces, and its
+    /// landlock rules if the kernel has landlock.
     pub(crate) fn copy(
         &self,
         plan: &Plan,
         init: &OwnedFd,
         inside: &[OwnedFd; 2],
         groups: &[PathBuf],
-        landlock: Option<&OwnedFd>,
+        from_init: &[OwnedFd],
     ) -> io::Result<()> {
         self.copies.fetch_add(1, Ordering::Relaxed);
         *self.last_copy.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        let user_namespace = plan.userns && plan.has(Layer::UserNamespace);
         let order = Order {
-            namespaces: NAMESPACES,
-            user_namespace,
-            landlock: landlock.is_some(),
+            groups: groups.len(),
+            landlock: from_init.len() > namespaces(plan).len(),
             work_dir: &plan.work_dir,
             limits: identity::resource_limits(plan),
             secure_bits: identity::SECURE_BITS,
-            ids: if user_namespace { identity::INSIDE_IDS } else { plan.host_ids },
+            ids: if has_own_users(plan) { identity::INSIDE_IDS } else { plan.host_ids },
         };
         let groups = groups.iter().map(|dir| open_group(dir)).collect::<io::Result<Vec<_>>>()?;
         let fds: Vec<RawFd> = std::iter::once(init)
             .chain(inside)
             .chain(&groups)
-            .chain(landlock)
+            .chain(from_init)
             .map(AsRawFd::as_raw_fd)
             .collect();
         let order = serde_json::to_vec(&order)?;
         message::send(self.running.channel.as_fd(), &order, &fds, libc::MSG_DONTWAIT)
     }
+}
+
+/// Opens the namespaces of this process, which a copy enters. The template does not open them
+/// itself, because it would need `CAP_SYS_PTRACE`, which service managers often withhold.
+pub(crate) fn open_namespaces(plan: &Plan) -> io::Result<Vec<OwnedFd>> {
+    namespaces(plan).iter().map(|name| sys::openat(None, name, libc::O_RDONLY, 0)).collect()
+}
+
+/// The namespaces that a copy with this plan enters.
+fn namespaces(plan: &Plan) -> &'static [&'static CStr] {
+    let others = NAMESPACES.len() - 1;
+    if has_own_users(plan) { &NAMESPACES } else { &NAMESPACES[..others] }
+}
+
+fn has_own_users(plan: &Plan) -> bool {
+    plan.userns && plan.has(Layer::UserNamespace)
 }
 
 /// Opens the file of a control group through which a process with one thread enters the group; see
@@ -203,7 +226,7 @@ impl Templates {
         let template = self.lock().up.clone()?;
         // A copy enters the groups of its sandbox before it forks the program: one process more.
         // The message to it has room for fewer descriptors than a start.
-        let fits = request.limits.pids > 1 && request.egress.len() + 2 < FDS_MAX;
+        let fits = request.limits.pids > 1 && request.egress.len() + FROM_INIT_MAX < FDS_MAX;
         (fits && template.is_for(request) && template.lasts()).then_some(template)
     }
 
