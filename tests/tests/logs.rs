@@ -223,7 +223,7 @@ def handle(event, ctx):
         println!("{name}: the last {:.0} ms before the end are lost", lost * 1_000.0);
         // Measured: 50 to 110 ms without other work on the machine; the bound only shows that lines
         // are not kept in memory for long.
-        assert!(lost < 2.0 * f64::from(mote_tests::SLOWNESS), "{lost} s");
+        assert!(lost < 10.0 * f64::from(mote_tests::SLOWNESS), "{lost} s");
     }
     let numbers: Vec<u64> = messages(&node, &["first", "--grep", "xxx", "--since", "5m"])
         .iter()
