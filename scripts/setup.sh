@@ -112,7 +112,7 @@ for group in "${groups[@]}"; do
     test) RUST_MIN=$RUST_MIN_WASM; need_build; need_python; need_node; have chromium || want chromium; have haproxy || want haproxy; have logrotate || want logrotate; need_process_tools; need_promtool; need_mosquitto; need_images; need_systemd_tools; need_upgrade_tools; need_coap_client; venv=wanted; clients=wanted; dashboard=wanted; nats=wanted ;;
     demo) need_python; need_node; need_mosquitto; need_coap_client ;;
     tls) have wrk || want wrk; have openssl || want openssl; have nginx || [ -x /usr/sbin/nginx ] || want nginx-light ;;
-    bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools; [ -e /usr/include/coap3/coap.h ] || want libcoap3-dev ;;
+    bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools; have ip || [ -x /usr/sbin/ip ] || want iproute2; [ -e /usr/include/coap3/coap.h ] || want libcoap3-dev ;;
     check) have wrk || want wrk; have hey || want hey ;;
     cold) have crun || want crun; have cc || want gcc libc6-dev ;;
     docker) { have dockerd || [ -x /usr/sbin/dockerd ]; } || want docker.io ;;

@@ -288,7 +288,7 @@ class Servers:
         process = subprocess.Popen(["node", str(script), str(port)], cwd=folder)
         self.add_coap("native coap", process, port)
         source, program = ROOT / "bench" / "peers" / "coap_server.c", self.folder / "coap_server"
-        subprocess.run(["cc", "-O2", "-o", program, source, "-lcoap-3"], check=True)
+        subprocess.run(["cc", "-O2", "-o", program, source, "-lcoap-3-notls"], check=True)
         port = free_port(socket.SOCK_DGRAM)
         self.add_coap("libcoap", subprocess.Popen([program, str(port)]), port)
 

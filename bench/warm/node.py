@@ -33,9 +33,10 @@ class Node:
     """`mote up` with everything it needs in a temporary folder. Use as a context manager."""
 
     def __init__(self, *flags: str, under: tuple[str, ...] = (), binary: str = "",
-                 path: str = "") -> None:
+                 path: str = "", address: str = "127.0.0.1") -> None:
         """`under` is a command that executes what follows it, such as `unshare`; `binary` is a
-        build other than that of this tree; `path` is where the node finds interpreters."""
+        build other than that of this tree; `path` is where the node finds interpreters; `address`
+        is where its fronts listen."""
         self.folder = Path(tempfile.mkdtemp(prefix="mote-warm"))
         self.folder.chmod(0o755)  # functions run as users of their own
         self.http, self.coap = free_port(), free_port(socket.SOCK_DGRAM)
@@ -49,7 +50,7 @@ class Node:
         self.log = (self.folder / "log").open("w")
         self.process = subprocess.Popen(
             [*under, self.binary, "up", "--data", str(self.folder / "data"), "--socket", str(admin),
-             "--http", f"127.0.0.1:{self.http}", "--coap", f"127.0.0.1:{self.coap}", *flags],
+             "--http", f"{address}:{self.http}", "--coap", f"{address}:{self.coap}", *flags],
             stdout=subprocess.PIPE, stderr=self.log, text=True, env=self.environment,
         )
         # It says so once it is ready, or closes its output.
