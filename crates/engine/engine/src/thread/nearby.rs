@@ -7,8 +7,11 @@
 //!
 //! The worker may run on that processor alone only for the moment in which it is woken. It does not
 //! run in this moment, because the thread that wakes it does. What it runs on later is the kernel's
-//! choice again. If the moment takes so long that the worker may have run, its threads are looked
-//! through, because one that it has started would keep the restriction.
+//! choice again. If the moment takes so long that the worker may have run, and the machine has
+//! started any process or thread since the last time, the worker's threads are looked through,
+//! because one that it has started would keep the restriction.
+
+use std::cell::Cell;
 
 use mote_core::backend::InstanceControl;
 use mote_process::clock::now_ns;
@@ -24,6 +27,8 @@ pub(crate) struct Nearby {
     program: Pid,
     /// The processors on which the program may run.
     all: CpuSet,
+    /// The newest process of the machine when the threads were last looked through.
+    newest: Cell<Option<u32>>,
 }
 
 impl Nearby {
@@ -31,7 +36,7 @@ impl Nearby {
     pub(crate) fn new(control: &dyn InstanceControl) -> Option<Self> {
         let program = Pid::from_raw(i32::try_from(control.program()?).ok()?)?;
         let all = sched_getaffinity(Some(program)).ok()?;
-        (all.count() > 1).then_some(Self { program, all })
+        (all.count() > 1).then_some(Self { program, all, newest: Cell::new(None) })
     }
 
     /// Calls `wake`, which wakes the program if it sleeps. Returns `None` without calling it if the
@@ -48,7 +53,10 @@ impl Nearby {
         // Fails only if the program has ended.
         let _ = sched_setaffinity(Some(self.program), &self.all);
         if now_ns().saturating_sub(began_ns) > MOMENT_NS {
-            self.free(self.program, here);
+            let newest = newest_process();
+            if newest.is_none() || newest != self.newest.replace(newest) {
+                self.free(self.program, here);
+            }
         }
         Some(result)
     }
@@ -70,6 +78,12 @@ impl Nearby {
             }
         }
     }
+}
+
+/// The number of the newest process or thread that this process can see (proc(5),
+/// `/proc/loadavg`).
+fn newest_process() -> Option<u32> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().last()?.parse().ok()
 }
 
 fn pid(text: Option<&str>) -> Option<Pid> {
@@ -110,6 +124,14 @@ mod tests {
     fn sleeper() -> Child {
         let mut command = Command::new("cat");
         command.stdin(Stdio::piped()).spawn().expect("cat runs")
+    }
+
+    #[test]
+    fn a_new_process_shows_in_the_number_of_the_newest() {
+        let before = newest_process();
+        assert!(before.is_some());
+        std::thread::spawn(|| ()).join().expect("it ends");
+        assert_ne!(newest_process(), before);
     }
 
     #[test]
