@@ -193,6 +193,9 @@ def cable() -> Iterator[int]:
                              ["link", "set", "dev", CABLE, "gso_max_segs", "1"],
                              ["link", "set", "dev", CABLE, "up"]):
                     subprocess.run([*where, "ip", *step], check=True)
+                # Packets with which IPv6 introduces itself would count as somebody's.
+                quiet = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6"
+                subprocess.run([*where, "sh", "-c", quiet], check=True)
             yield holder.pid
         finally:
             holder.terminate()
