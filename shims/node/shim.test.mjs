@@ -500,6 +500,70 @@ withWorker('lines carry their invocation', `
   assert.equal(engine.stdout, 'direct\n');
 });
 
+// In the order in which they are answered. The first of them began when no other one ran.
+const AT_ONCE = [21, 22, 23, 24];
+
+for (const [way, code] of Object.entries({
+  'an await': 'console.log(name); return name;',
+  'a timer': 'await new Promise((done) => setTimeout(done)); console.log(name); return name;',
+  'an immediate': 'await new Promise((done) => setImmediate(done)); console.error(name); return name;',
+  'a tick': 'await new Promise((done) => process.nextTick(done)); console.log(name); return name;',
+  'a body': 'await request.text(); process.stdout.write(name); return name;',
+  'a file': 'await stat("."); console.log(name); return name;',
+  'a generator': 'return (function* () { console.log(name); yield name; })();',
+  'an async generator': 'return (async function* () { await null; console.log(name); yield name; })();',
+  'a stream': 'return new Response(new ReadableStream({ async pull(to) { await null; console.log(name); to.enqueue(new TextEncoder().encode(name)); to.close(); } }));',
+  'toJSON': 'return { toJSON() { console.log(name); return name; } };',
+  'an error': 'console.log(name); throw new Error(name);',
+})) {
+  withWorker(`lines of calls that run at once, after ${way}`, `
+    import { setImmediate } from 'node:timers';
+    import { stat } from 'node:fs/promises';
+    const gates = [];
+    export default { async fetch(request) {
+      const name = new URL(request.url).pathname.slice(1);
+      if (name === 'open') { for (const open of gates) open(); return 'opened'; }
+      await new Promise((open) => gates.push(open));
+      ${code}
+    } };
+  `, {}, async (engine) => {
+    engine.send(...AT_ONCE.map((stream) => ({ kind: 'INVOKE', stream, end: true, path: `/${stream}` })));
+    engine.send({ kind: 'INVOKE', stream: 30, end: true, path: '/open' });
+    const seen = [];
+    for (const open = new Set([...AT_ONCE, 30]); open.size;) {
+      const frame = await engine.read(true);
+      if (frame.kind === 'LOG') {
+        assert.ok(open.has(frame.stream), `a line after the end of ${frame.stream}: ${frame.text}`);
+        seen.push([frame.stream, frame.text]);
+      } else if (frame.end) open.delete(frame.stream);
+    }
+    assert.deepEqual(seen.sort(), AT_ONCE.map((stream) => [stream, `${stream}`]));
+  });
+}
+
+withWorker('lines of nobody while calls run', `
+  const gates = [];
+  let tick;
+  setImmediate(function wait() { if (tick) { console.log('module'); tick(); tick = null; } setImmediate(wait); });
+  export default { async fetch(request, ctx) {
+    const name = new URL(request.url).pathname;
+    if (name === '/open') { for (const open of gates) open(); return 'opened'; }
+    if (name === '/tick') return new Promise((done) => { tick = () => done('ticked'); });
+    await new Promise((open) => gates.push(open));
+    ctx.waitUntil(new Promise((open) => gates.push(open)).then(() => console.log('afterwards')));
+    return 'done';
+  } };
+`, {}, async (engine) => {
+  engine.send(...[21, 22].map((stream) => ({ kind: 'INVOKE', stream, end: true, path: '/wait' })));
+  engine.send({ kind: 'INVOKE', stream: 23, end: true, path: '/open' });
+  for (let i = 0; i < 3; i++) await engine.read();
+  engine.send({ kind: 'INVOKE', stream: 24, end: true, path: '/tick' });
+  await engine.read();
+  engine.send({ kind: 'INVOKE', stream: 25, end: true, path: '/wait' }, { kind: 'INVOKE', stream: 26, end: true, path: '/open' });
+  for (let i = 0; i < 2; i++) await engine.read();
+  assert.deepEqual(engine.logs.map((log) => [log.stream, log.text]), [[0, 'module'], [0, 'afterwards'], [0, 'afterwards']]);
+});
+
 withWorker('children do not inherit the connection', `
   import { execFileSync } from 'node:child_process';
   export default () => execFileSync('/bin/sh', ['-c', 'readlink /proc/self/fd/3 || echo none']).toString();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use mote_tests::{Node, has_npm, mote_binary, repository, skip, wait_for};
+use mote_tests::{Node, call_at, has_npm, mote_binary, repository, skip, wait_for};
 
 const INTERPRETERS: [&str; 2] = ["bun", "deno"];
 /// The packages of `tests/package.json` that contain the interpreters.
@@ -259,5 +259,41 @@ fn without_the_interpreter_a_deploy_says_so() {
         assert!(text.contains("M0403") && text.contains("is not installed"), "{text}");
         assert!(text.contains("mote doctor"), "{text}");
         assert!(node.ok(&["doctor"]).contains(&format!("{name} is not installed")), "{name}");
+    }
+}
+
+/// Node, and the other interpreters that are installed.
+fn with_node(mut installed: Vec<&'static str>) -> Vec<&'static str> {
+    installed.push("node");
+    installed
+}
+
+/// The calls wait for each other, so all of them run when they write their lines.
+#[test]
+fn lines_of_calls_at_once_keep_their_call() {
+    const CALLS: usize = 20;
+    let code = format!(
+        "const waiting = [];\nexport default async (request, ctx) => {{\n  \
+         await new Promise((go) => {{ if (waiting.push(go) === {CALLS}) waiting.forEach((one) => one()); }});\n  \
+         console.log(`line of ${{ctx.id}}`);\n  return ctx.id;\n}};\n"
+    );
+    let (node, installed) = start();
+    for name in with_node(installed) {
+        let settings = manifest(name, "[scale]\nmax = 1\n");
+        node.deploy_ok(name, &[("index.mjs", &code), ("mote.toml", &settings)]);
+        let http = node.http;
+        let path = format!("/{name}");
+        let calls: Vec<_> = (0..CALLS)
+            .map(|_| {
+                let path = path.clone();
+                std::thread::spawn(move || call_at(http, "GET", &path, &[], b"").text())
+            })
+            .collect();
+        for call in calls {
+            let id = call.join().expect("an answer");
+            let shown = node.ok(&["logs", name, "--invocation", &id]);
+            assert!(shown.contains(&format!("line of {id}")), "{name} {id}: {shown}");
+            assert_eq!(shown.matches("line of").count(), 1, "{name} {id}: {shown}");
+        }
     }
 }

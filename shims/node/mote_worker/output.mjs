@@ -4,7 +4,6 @@
 // This part replaces `process.stdout` and `process.stderr`. It does not know how functions are
 // called. It only looks up which invocation is running.
 
-import { AsyncLocalStorage } from 'node:async_hooks';
 import nodeConsole from 'node:console';
 import { Writable } from 'node:stream';
 
@@ -22,13 +21,9 @@ function currentInvocation() {
   if (worker.now) return worker.now;
   const stored = worker.storage?.getStore();
   if (stored) return stored.done ? null : stored;
-  if (!worker.storage && worker.running.size) {
-    // Tracking an invocation across promises slows down every invocation, so it begins only with
-    // the first line that needs it.
-    worker.storage = new AsyncLocalStorage();
-  }
-  // For that first line, the invocation is known only if a single one is running.
-  return worker.running.size === 1 ? worker.running.values().next().value : null;
+  // A function that writes once writes again.
+  if (worker.storage === null && worker.running.size) worker.tellApart();
+  return worker.untracked;
 }
 
 function writeLog(source, text) {

@@ -2,6 +2,7 @@
 //
 // Start reading at `onData`, `start` and `answer`.
 
+import { AsyncLocalStorage } from 'node:async_hooks';
 import fs from 'node:fs';
 import nodeModule from 'node:module';
 
@@ -39,8 +40,10 @@ export class Worker extends FrameWriter {
     this.socketCode = null; // what serves WebSockets, once the function makes one
     this.eventCode = null; // what is known about CloudEvents, once the function asks
     this.services = null; // what the function asks of its node, once it does
-    this.storage = null; // AsyncLocalStorage once a line was written after an await
+    this.storage = null; // AsyncLocalStorage once invocations have to be told apart
+    this.untracked = null; // Invocation that ran before that
     this.onFrame = this.onFrame.bind(this);
+    this.enter = this.enter.bind(this);
   }
 
   // Frames in
@@ -185,12 +188,20 @@ export class Worker extends FrameWriter {
   // Invocations
 
   start(invocation) {
+    // A second call begins while another one runs, so from now on the code of both can be on its way.
+    if (this.storage === null && this.running.size) this.tellApart();
     this.running.set(invocation.stream, invocation);
     invocation.enteredNs = nowNs();
+    // The answer is made in here as well, because a generator or `toJSON` is code of the function.
+    if (this.storage === null) this.enter(invocation);
+    else this.storage.run(invocation, this.enter, invocation);
+  }
+
+  enter(invocation) {
     this.now = invocation;
     let value;
     try {
-      value = this.storage ? this.storage.run(invocation, this.call, invocation) : this.call(invocation);
+      value = this.call(invocation);
     } catch (error) {
       this.now = null;
       return this.fail(invocation, error);
@@ -201,6 +212,13 @@ export class Worker extends FrameWriter {
     } else {
       this.answer(invocation, value);
     }
+  }
+
+  /** Follows each invocation that begins from now on across its promises. An invocation that has
+   * already begun cannot be followed: it is the only one whose code runs without a store. */
+  tellApart() {
+    this.storage = new AsyncLocalStorage();
+    this.untracked = this.running.values().next().value ?? null;
   }
 
   resolved(invocation, value) {
@@ -215,6 +233,7 @@ export class Worker extends FrameWriter {
 
   end(invocation) {
     invocation.done = true;
+    if (this.untracked === invocation) this.untracked = null;
     this.running.delete(invocation.stream);
     if (invocation.incoming) this.incoming.delete(invocation.stream);
     if (this.waiting.length && !this.starting) {
