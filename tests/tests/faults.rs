@@ -76,6 +76,81 @@ fn a_deadline_ends_the_wait_and_the_stuck_worker() {
     assert_eq!(output.status.code(), Some(6));
 }
 
+/// More calls wait for a stuck instance than it can be given in advance.
+#[test]
+fn calls_that_expire_in_the_queue_have_lines() {
+    let node = Node::start();
+    let code = "import time\ndef handle(event, ctx):\n    time.sleep(60)\n";
+    let limits = manifest("timeout = \"500ms\"\nconcurrency = 1\n[scale]\nmax = 1");
+    node.deploy_ok("f", &[("app.py", code), ("mote.toml", &limits)]);
+    let http = node.http;
+    let calls: Vec<_> = (0..30)
+        .map(|_| std::thread::spawn(move || mote_tests::call_at(http, "POST", "/f", &[], b"")))
+        .collect();
+    let mut queued = 0;
+    for call in calls {
+        let answer = call.join().expect("an answer");
+        let id = answer.header("mote-invocation").expect("an id");
+        let code = answer.json()["code"].as_str().expect("a code").to_owned();
+        let of_call = node.ok(&["logs", "f", "--invocation", id]);
+        assert!(
+            of_call.contains("call failed: f: deadline of") && of_call.contains(&code),
+            "{code}: {of_call}"
+        );
+        queued += u32::from(code == "M0507");
+    }
+    assert!(queued > 0, "no call expired in the queue");
+}
+
+/// Sends a request and reads everything until the connection closes. Returns the id of the call.
+fn torn(node: &Node, path: &str) -> String {
+    let mut socket = std::net::TcpStream::connect(node.http).expect("the node listens");
+    let request = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n");
+    std::io::Write::write_all(&mut socket, request.as_bytes()).expect("sent");
+    let mut answer = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut socket, &mut answer);
+    let answer = String::from_utf8_lossy(&answer).to_lowercase();
+    assert!(answer.contains("begun") && !answer.ends_with("0\r\n\r\n"), "{answer}");
+    let id = answer.split("mote-invocation: ").nth(1).expect("an id");
+    id.split("\r\n").next().expect("an id").to_uppercase()
+}
+
+/// The caller of an answer that stops in the middle cannot see why.
+#[test]
+fn answers_that_end_early_have_a_line() {
+    let node = Node::start();
+    let shim = "import os, signal\ndef handle(event, ctx):\n    yield b'begun'\n    \
+                os.kill(os.getpid(), signal.SIGKILL)\n    yield b'never'\n";
+    node.deploy_ok("shim", &[("app.py", shim)]);
+    let server = r#"
+import http.server, os
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_POST(self):
+        self.send_response(200)
+        self.send_header('transfer-encoding', 'chunked')
+        self.end_headers()
+        self.wfile.write(b'5\r\nbegun\r\n')
+        self.wfile.flush()
+        self.close_connection = True
+http.server.ThreadingHTTPServer(('127.0.0.1', int(os.environ['PORT'])), Handler).serve_forever()
+"#;
+    let manifest = "version = 1\nruntime = \"server\"\ncommand = [\"python3\", \"server.py\"]\n";
+    node.deploy_ok("server", &[("server.py", server), ("mote.toml", manifest)]);
+    for (function, reason) in [
+        ("shim", "shim: worker was killed by signal 9 (M0511)"),
+        ("server", "reply ended early (M0513)"),
+    ] {
+        let id = torn(&node, &format!("/{function}"));
+        let expected = format!("call failed: its answer had begun; {reason}");
+        let mut of_call = String::new();
+        wait_for("the line of the call", || {
+            of_call = node.ok(&["logs", function, "--invocation", &id]);
+            of_call.contains(&expected).then_some(())
+        });
+    }
+}
+
 /// A call waits for something that never comes. The instance can still run other callers' calls,
 /// and shows this by its answer to the cancellation.
 #[test]

@@ -531,6 +531,7 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let hung = ended.stop.as_ref().is_some_and(|stop| stop.hung);
     let retry = fault.answer().retryable;
     let mut failed = Vec::new();
+    let mut torn = Vec::new();
     let mut moved = Vec::new();
     for call in ended.calls {
         match leave_behind(call) {
@@ -540,6 +541,7 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
                 failed.push((pending.attempts - 1, pending.reply, phases));
             }
             Left::Failed(attempts, reply, phases) => failed.push((attempts, reply, phases)),
+            Left::Torn(id) => torn.push(id),
             Left::Abandoned => {}
         }
     }
@@ -582,6 +584,9 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     if let Some((times, pause_ns)) = ended.starts_paused {
         let text = format!("died {times} times before its first answer: {}", pause_text(pause_ns));
         revision.log.platform(LogLevel::Warn, revision.number, ended.number, &text);
+    }
+    for id in torn {
+        revision.torn(id, &fault);
     }
     for (attempts, reply, phases) in failed {
         let fault = fault.clone().at_attempt(attempts + 1);

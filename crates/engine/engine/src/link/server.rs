@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::fault::error_chain;
 use mote_core::invocation::{Head, headers};
-use mote_core::{Fault, Invocation, Reply};
+use mote_core::{Fault, Invocation, InvocationId, Reply};
 
 use crate::entry::offer::Unanswered;
 use crate::link::server_link::{Connection, RequestBody, ServerLink};
@@ -23,6 +23,7 @@ use mote_process::clock::now_ns;
 const WHOLE_BYTES_MAX: u64 = 64 << 10;
 /// How long the end of a server may take to become known after its connections broke.
 const DEATH_GRACE: Duration = Duration::from_millis(500);
+const ENDED_EARLY: &str = "reply ended early";
 
 /// Serves one invocation over HTTP/1.1.
 pub(crate) async fn exchange(place: Place, link: Arc<ServerLink>, invocation: Invocation) {
@@ -161,7 +162,7 @@ pub(crate) async fn answer(
         body = match body.collect(WHOLE_BYTES_MAX).await {
             Ok(bytes) => Body::whole(bytes),
             Err(_) => {
-                broken(place, Fault::BadReply { message: "reply ended early".into() }).await;
+                broken(place, Fault::BadReply { message: ENDED_EARLY.into() }).await;
                 return;
             }
         };
@@ -173,14 +174,19 @@ pub(crate) async fn answer(
 #[derive(Clone)]
 pub(crate) struct Place {
     revision: Arc<Revision>,
+    id: InvocationId,
     key: usize,
     stream: usize,
     serial: u64,
 }
 
 impl Place {
-    pub(crate) fn new(revision: Arc<Revision>, key: usize, stream: usize, serial: u64) -> Self {
-        Self { revision, key, stream, serial }
+    pub(crate) fn new(
+        revision: Arc<Revision>,
+        id: InvocationId,
+        (key, stream, serial): (usize, usize, u64),
+    ) -> Self {
+        Self { revision, id, key, stream, serial }
     }
 
     pub(crate) fn revision(&self) -> &Revision {
@@ -274,6 +280,10 @@ impl BodySource for ServerAnswer {
                 }
                 Poll::Ready(Some(Err(_))) => {
                     self.connection = None;
+                    if let Some(place) = &self.place {
+                        let fault = Fault::BadReply { message: ENDED_EARLY.into() };
+                        place.revision.torn(place.id, &fault);
+                    }
                     return Poll::Ready(Some(Err(BodyError::WorkerFailed)));
                 }
                 Poll::Ready(Some(Ok(frame))) => {

@@ -333,11 +333,12 @@ impl Revision {
         self.metrics.failed(trigger, fault, phases);
         let class = fault.class();
         // The worker has logged its own error with its trace. Refusals are only counted, because
-        // under overload they would push all other lines out of the log.
-        if matches!(class, FaultClass::Function | FaultClass::Platform)
-            && !matches!(fault, Fault::HandlerError { .. })
-        {
-            self.log_failed(id, fault);
+        // under overload they would push all other lines out of the log. A call that waited until
+        // its deadline was accepted.
+        let was_accepted = matches!(class, FaultClass::Function | FaultClass::Platform)
+            || matches!(fault, Fault::DeadlineQueued { .. });
+        if was_accepted && !matches!(fault, Fault::HandlerError { .. }) {
+            self.log_failed(id, fault, "");
         }
         if class != FaultClass::Caller {
             *self.last_error.lock() = Some(LastError {
@@ -354,11 +355,17 @@ impl Revision {
         }
     }
 
+    /// Logs that the rest of an answer is missing. Its caller has already received the head, so the
+    /// call does not count as failed.
+    pub(crate) fn torn(&self, id: InvocationId, fault: &Fault) {
+        self.log_failed(id, fault, "its answer had begun; ");
+    }
+
     /// Logs that a call failed, so that the lines of the call say how it ended.
-    fn log_failed(&self, id: InvocationId, fault: &Fault) {
+    fn log_failed(&self, id: InvocationId, fault: &Fault, state: &str) {
         // A message of the function may have been cut off inside a secret.
         let reason = self.log.masked_reason(&fault.full_text(self.spec.name.as_str()));
-        let text = format!("call failed: {reason} ({})", fault.answer().code);
+        let text = format!("call failed: {state}{reason} ({})", fault.answer().code);
         let warn = |text: &str| self.log.platform(LogLevel::Warn, self.number, 0, text);
         let mut lines = self.failure_lines.lock();
         let admitted = lines.admit_within(FAILURES_LOGGED_PER_S, text.len(), now_ns());

@@ -401,6 +401,8 @@ pub(crate) enum Left {
     Repeat { serial: u64, pending: Pending, phases: Phases },
     /// The invocation may not run again. The number says how often it had been tried before.
     Failed(u8, ReplySender, Phases),
+    /// Its caller has received only a part of the answer.
+    Torn(InvocationId),
     /// No caller waits for it.
     Abandoned,
 }
@@ -414,6 +416,7 @@ pub(crate) fn leave_behind(call: Call<Stream>) -> Left {
     }
     if let Some(sink) = stream.sink.take() {
         sink.fail(BodyError::WorkerFailed);
+        return Left::Torn(stream.id);
     }
     if let Some(task) = stream.task.take() {
         task.abort();

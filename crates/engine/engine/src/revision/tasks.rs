@@ -33,7 +33,7 @@ impl Tasks for Spawner {
                 if revision.spec.has_services_door() {
                     services_door::name_invocation(&mut invocation);
                 }
-                let place = Place::new(revision.clone(), worker, stream, serial);
+                let place = Place::new(revision.clone(), invocation.id, (worker, stream, serial));
                 let runtime = link.runtime().clone();
                 let task = if invocation.head.wants_websocket() {
                     runtime.spawn(websocket::exchange(place, link, invocation))
