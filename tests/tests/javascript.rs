@@ -259,6 +259,10 @@ fn without_the_interpreter_a_deploy_says_so() {
         assert!(text.contains("M0403") && text.contains("is not installed"), "{text}");
         assert!(text.contains("mote doctor"), "{text}");
         assert!(node.ok(&["doctor"]).contains(&format!("{name} is not installed")), "{name}");
+        let report = node.json(&["doctor", "-o", "json"]);
+        let checks = report["checks"].as_array().expect("checks");
+        let check = checks.iter().find(|check| check["name"] == name).expect("a check");
+        assert_eq!(check["state"], "absent", "{check}");
     }
 }
 

@@ -227,7 +227,8 @@ export interface LogLine {
 
 export interface Check {
   name: string;
-  state: "ok" | "warn" | "fail";
+  /** `absent`: an optional part that is not installed. */
+  state: "ok" | "absent" | "warn" | "fail";
   detail: string;
   hint?: string;
 }

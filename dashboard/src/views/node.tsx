@@ -72,8 +72,10 @@ function Figures() {
   );
 }
 
+const isWrong = (check: Check) => check.state === "warn" || check.state === "fail";
+
 function Findings() {
-  const wrong = doctor.value?.checks.filter((one) => one.state !== "ok") ?? [];
+  const wrong = doctor.value?.checks.filter(isWrong) ?? [];
   const notes = Object.entries(status.value?.notes ?? {});
   if (wrong.length === 0 && notes.length === 0) return null;
   return (
@@ -341,7 +343,7 @@ function Reached() {
 function Checks() {
   const report = doctor.value;
   if (!report) return null;
-  const wrong = report.checks.filter((one) => one.state !== "ok").length;
+  const wrong = report.checks.filter(isWrong).length;
   return (
     <Panel
       title="Checks of the machine"

@@ -758,6 +758,8 @@ fn is_zero(number: &u64) -> bool {
 pub enum CheckState {
     /// Works as it should.
     Ok,
+    /// An optional part that is not installed.
+    Absent,
     /// Works, but with limitations.
     Warn,
     /// Does not work.

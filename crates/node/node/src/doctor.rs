@@ -198,15 +198,16 @@ fn of_interpreters(found: &interpreters::Found) -> Vec<Check> {
                 detail: format!("{} at {}", interpreter.version, interpreter.program.display()),
                 hint: None,
             },
-            Err(reason) => Check {
-                name: name.to_owned(),
-                // Few nodes have such functions, so their absence is no defect.
-                state: match name {
-                    "wasm" | "bun" | "deno" => CheckState::Ok,
-                    _ => CheckState::Warn,
-                },
-                detail: format!("{reason}: functions in it cannot be deployed"),
-                hint: Some(match (name, in_cluster()) {
+            Err(reason) => {
+                // Few nodes have such functions, so the absence of their program is no defect.
+                let is_rare = matches!(name, "wasm" | "bun" | "deno");
+                let (state, detail) = if is_rare {
+                    let who = format!("only functions with runtime = \"{name}\" need it");
+                    (CheckState::Absent, format!("{reason}; {who}"))
+                } else {
+                    (CheckState::Warn, format!("{reason}: functions in it cannot be deployed"))
+                };
+                let hint = match (name, in_cluster()) {
                     (_, true) => "use an image of the cell that has it".to_owned(),
                     ("python", _) => install("python3"),
                     ("node", _) => install("nodejs"),
@@ -214,8 +215,9 @@ fn of_interpreters(found: &interpreters::Found) -> Vec<Check> {
                     ("deno", _) => of_npm("deno"),
                     ("wasm", _) => super::wasm::install(),
                     _ => install("golang"),
-                }),
-            },
+                };
+                Check { name: name.to_owned(), state, detail, hint: Some(hint) }
+            }
         })
         .collect()
 }

@@ -50,9 +50,12 @@ impl Failure {
         // code, with the original code in the text.
         let known = explain(error.code());
         let code = known.map_or("M0202", |row| row.code);
-        let text = match known {
-            Some(_) => error.to_string(),
-            None => format!("{} ({})", error, error.code()),
+        let text = match (error, known) {
+            (ClientError::Unreachable { endpoint, reason }, _) if is_denied(reason) => {
+                format!("this user may not open {endpoint}, the socket of a node")
+            }
+            (_, Some(_)) => error.to_string(),
+            (_, None) => format!("{} ({})", error, error.code()),
         };
         let failure = Self::new(code, text);
         match error {
@@ -158,14 +161,25 @@ impl From<ClientError> for Failure {
     }
 }
 
+/// Whether a node could not be reached because this user may not open its socket.
+pub(super) fn is_denied(reason: &str) -> bool {
+    reason.to_lowercase().contains("permission denied")
+}
+
+/// The socket of a node that root may run here and that this user cannot open. `None` if this user is
+/// root or has just tried that socket.
+pub(super) fn socket_of_root(tried: &str) -> Option<&'static str> {
+    let may_exist = || std::fs::exists(ROOT_SOCKET).unwrap_or(true);
+    let is_root = rustix::process::geteuid().is_root();
+    (!is_root && tried != ROOT_SOCKET && may_exist()).then_some(ROOT_SOCKET)
+}
+
 /// Suggests what to do if no node answered. The guides begin with `sudo mote up`, so a node that
 /// runs as root may be running, and this user cannot reach it.
 fn unreachable_hint(endpoint: &str, reason: &str) -> &'static str {
-    let is_root = rustix::process::geteuid().is_root();
-    let roots = || endpoint != ROOT_SOCKET && std::fs::exists(ROOT_SOCKET).unwrap_or(true);
-    if reason.to_lowercase().contains("permission denied") {
+    if is_denied(reason) {
         "the node belongs to another user: use sudo, or the user that started it"
-    } else if !is_root && roots() {
+    } else if socket_of_root(endpoint).is_some() {
         "root may run a node here: use sudo        or start your own: mote up"
     } else {
         "start one: mote up        or use another: --node, MOTE_NODE"
@@ -182,7 +196,10 @@ mod tests {
             endpoint: ROOT_SOCKET.to_owned(),
             reason: reason.to_owned(),
         };
-        let hint = |reason: &str| Failure::from(error(reason)).mistakes[0].hint.clone().unwrap();
+        let mistake = |reason: &str| Failure::from(error(reason)).mistakes.remove(0);
+        let hint = |reason: &str| mistake(reason).hint.unwrap();
+        let text = mistake("Permission denied (os error 13)").text;
+        assert_eq!(text, "this user may not open /run/mote/mote.sock, the socket of a node");
         assert!(hint("Permission denied (os error 13)").contains("sudo"));
         assert!(hint("no such file").contains("start one: mote up"));
     }

@@ -6,7 +6,7 @@ use mote_api::types::{CheckState, Reach};
 use mote_node::settings::{Given, Loaded};
 
 use super::args::Global;
-use super::failure::Failure;
+use super::failure::{Failure, is_denied, socket_of_root};
 use super::output::{Mark, Output, harmless, table};
 
 /// `mote doctor`: shows the node's report about its machine. If no node runs, shows what this machine
@@ -19,10 +19,14 @@ pub(super) async fn doctor(
     let named = global.node.is_some() || std::env::var_os("MOTE_NODE").is_some();
     let report = match client.doctor().await {
         // If this user may not use the node's socket, the node is running.
-        Err(ClientError::Unreachable { reason, .. })
-            if !named && !reason.contains("Permission denied") =>
-        {
-            output.say("no node is running; this is what the machine supports");
+        Err(ClientError::Unreachable { endpoint, reason }) if !named && !is_denied(&reason) => {
+            output.say(&match socket_of_root(&endpoint) {
+                Some(socket) => format!(
+                    "this user runs no node and may not open {socket}, the socket of root's node \
+                     (use sudo to see its checks); this is what the machine supports"
+                ),
+                None => "no node is running; this is what the machine supports".to_owned(),
+            });
             // An unreadable configuration is ignored here, because `mote up` and `mote config show`
             // report it.
             let loaded = Loaded::load(&Given::from_process(Vec::new(), None));
@@ -39,6 +43,7 @@ pub(super) async fn doctor(
         for check in &report.checks {
             let mark = output.mark(match check.state {
                 CheckState::Ok => Mark::Done,
+                CheckState::Absent => Mark::Absent,
                 CheckState::Warn => Mark::Warn,
                 CheckState::Fail => Mark::Fail,
             });

@@ -46,6 +46,7 @@ impl Output {
     pub(super) fn mark(&self, mark: Mark) -> String {
         let (color, unicode, ascii) = match mark {
             Mark::Done => ("32", "\u{2713}", "ok"),
+            Mark::Absent => ("2", "-", "- "),
             Mark::Warn => ("33", "\u{203c}", "!!"),
             Mark::Fail => ("31", "\u{d7}", "x "),
         };
@@ -177,6 +178,8 @@ impl Output {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
     Done,
+    /// Nothing is wrong, but nothing is there either.
+    Absent,
     Warn,
     Fail,
 }
