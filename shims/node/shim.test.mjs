@@ -402,6 +402,21 @@ withWorker('init, environment and directory', `
   assert.deepEqual(engine.logs.map((log) => [log.stream, log.text]), [[0, 'initialised']]);
 });
 
+const MEMORY = 900 << 20;
+
+withWorker('the memory of the machine is that of the function', `
+  import os, { freemem, totalmem } from 'node:os';
+  export default () => {
+    const deno = globalThis.Deno?.systemMemoryInfo();
+    const total = [totalmem(), os.totalmem(), process.constrainedMemory?.(), deno?.total];
+    const free = [freemem(), os.freemem(), process.availableMemory?.(), deno?.free, deno?.available];
+    const known = (values) => values.filter((value) => value !== undefined);
+    return { total: [...new Set(known(total))], free: known(free).every((bytes) => bytes > 0 && bytes < ${MEMORY}) };
+  };
+`, { memory_bytes: MEMORY }, async (engine) => {
+  check(await engine.invoke(), 200, `{"total":[${MEMORY}],"free":true}`);
+});
+
 test('packages outside the code folder', { timeout: 60_000 }, async () => {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'mote-shim-'));
   const write = (file, text) => {

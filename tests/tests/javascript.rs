@@ -301,3 +301,17 @@ fn lines_of_calls_at_once_keep_their_call() {
         }
     }
 }
+
+#[test]
+fn the_memory_of_the_machine_is_that_of_the_function() {
+    let code = "import os, { totalmem } from 'node:os';\nexport default () => {\n  \
+                const all = [totalmem(), os.totalmem(), process.constrainedMemory?.(), \
+                globalThis.Deno?.systemMemoryInfo().total];\n  \
+                return [...new Set(all.filter((one) => one !== undefined))];\n};\n";
+    let (node, installed) = start();
+    for name in with_node(installed) {
+        let settings = manifest(name, "[limits]\nmemory = \"200MiB\"\n");
+        node.deploy_ok(name, &[("index.mjs", code), ("mote.toml", &settings)]);
+        assert_eq!(node.get(&format!("/{name}")).text(), "[209715200]", "{name}");
+    }
+}
