@@ -273,16 +273,22 @@ fn variable_of(secret: &str) -> String {
     secret.to_ascii_uppercase().replace(['-', '.'], "_")
 }
 
-/// The values of the secrets that the manifest names. A machine that runs tests often provides them
-/// as environment variables.
+/// The values of the secrets that the manifest names. As in a session, the variable is named after the
+/// secret, or is the variable of `[env]` that has the secret as its value. A machine that runs tests
+/// often provides them as environment variables.
 fn secrets_for_tests(
     spec: &FunctionSpec,
     env: &BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
     let value =
         |variable: &str| env.get(variable).cloned().or_else(|| std::env::var(variable).ok());
+    let value_of = |name: &str| {
+        let of_manifest = spec.secret_env.iter().filter(|(_, secret)| *secret == name);
+        value(&variable_of(name))
+            .or_else(|| of_manifest.map(|(variable, _)| variable).find_map(|one| value(one)))
+    };
     let named = spec.secret_names().into_iter();
-    named.filter_map(|name| Some((name.to_owned(), value(&variable_of(name))?))).collect()
+    named.filter_map(|name| Some((name.to_owned(), value_of(name)?))).collect()
 }
 
 /// Prepares a function for a debugger, which can attach to only one instance.
@@ -422,5 +428,9 @@ mod tests {
         assert_eq!(spec.secret_env, pairs(&[("A", &a), ("TOKEN", &token)]));
         assert_eq!(*secrets, pairs(&[("api-key", "k"), (&a, "file"), (&token, "t")]));
         assert_eq!(packed.notes, [".env: A, API_KEY, TOKEN"]);
+        let packed = Project::for_tests(folder.path()).pack().expect("packed").expect("new");
+        let Function { spec, secrets, .. } = &packed.functions[0];
+        assert_eq!(spec.env, pairs(&[("A", "manifest"), ("B", "manifest")]));
+        assert_eq!(*secrets, pairs(&[("api-key", "k"), ("token", "t")]));
     }
 }
