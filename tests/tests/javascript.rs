@@ -315,3 +315,18 @@ fn the_memory_of_the_machine_is_that_of_the_function() {
         assert_eq!(node.get(&format!("/{name}")).text(), "[209715200]", "{name}");
     }
 }
+
+#[test]
+fn files_with_jsx_run_where_they_can() {
+    let code = "/** @jsxRuntime classic */\n/** @jsx h */\nconst h = (tag: string, _: null, text: string) => `<${tag}>${text}</${tag}>`;\n\
+                export default () => new Response(<p>hello</p> as unknown as string);\n";
+    let (node, installed) = start();
+    for name in installed {
+        let files = [("index.tsx", code), ("mote.toml", &manifest(name, ""))];
+        node.deploy_ok(name, &files);
+        assert_eq!(node.get(&format!("/{name}")).text(), "<p>hello</p>", "{name}");
+    }
+    let output = node.deploy("page", &[("index.tsx", code)]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("M0112") && text.contains("runtime = \"bun\" or \"deno\""), "{text}");
+}

@@ -30,7 +30,7 @@ export const interpreter = {
   isCommonJs: (file) => nodeModule.Module._cache[file] !== undefined,
   /** Why files of TypeScript cannot be run; null if they can. */
   lacksTypeScript: () => (process.features.typescript ? null
-    : `TypeScript needs Node 22.18 or newer (this is ${process.version}); compile it to JavaScript`),
+    : `TypeScript needs Node 22.18 or newer (this is ${process.version}); write runtime = "bun" or "deno" in mote.toml, or compile it to JavaScript`),
   reloadVariables(variables) {
     if (variables.NODE_PATH !== undefined) nodeModule.Module._initPaths();
   },

@@ -21,7 +21,7 @@ export function parseLoad(text) {
 
 function findFile(directory, entry) {
   const [name, exported] = entry.split(':');
-  for (const ending of ['', '.mjs', '.js', '.cjs', '.ts', '.mts', '.cts', '/index.mjs', '/index.js']) {
+  for (const ending of ['', '.mjs', '.js', '.cjs', '.ts', '.mts', '.cts', '.tsx', '.jsx', '/index.mjs', '/index.js']) {
     const file = path.resolve(directory, name + ending);
     if (fs.statSync(file, { throwIfNoEntry: false })?.isFile()) return [fs.realpathSync.native(file), exported];
   }

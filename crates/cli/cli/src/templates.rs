@@ -31,8 +31,8 @@ pub static TEMPLATES: [Template; 16] = [
     template!("http-node", "answers HTTP requests, in JavaScript", ["index.mjs", "index.test.mjs"]),
     template!(
         "http-typescript",
-        "answers HTTP requests, in TypeScript (Node 22.18)",
-        ["index.ts", "index.test.ts"]
+        "answers HTTP requests, in TypeScript (Node 22.18, Bun or Deno)",
+        ["mote.toml", "index.ts", "index.test.ts"]
     ),
     template!(
         "http-go",

@@ -9,9 +9,13 @@ use super::probe::Folder;
 
 const PYTHON: [&str; 1] = [".py"];
 const WASM: [&str; 1] = [".wasm"];
-const NODE: [&str; 5] = [".mjs", ".js", ".cjs", ".ts", ".mts"];
+const NODE: [&str; 6] = [".mjs", ".js", ".cjs", ".ts", ".mts", ".cts"];
+/// Files with JSX, which Bun and Deno run. They count only if there is no other file, because they are
+/// usually the parts of a page.
+const JSX: [&str; 2] = [".tsx", ".jsx"];
 /// The usual files of a handler, most usual first.
 const PYTHON_FIRST: [&str; 4] = ["app.py", "main.py", "handler.py", "function.py"];
+const JSX_FIRST: [&str; 4] = ["index.tsx", "index.jsx", "main.tsx", "handler.tsx"];
 const NODE_FIRST: [&str; 8] = [
     "index.mjs",
     "index.js",
@@ -54,13 +58,13 @@ pub(super) fn runtime(
         let ends = |endings: &[&str]| endings.iter().any(|ending| file.ends_with(ending));
         let runtime = match () {
             () if ends(&WASM) => Runtime::Wasm,
-            () if ends(&NODE) => Runtime::Node,
+            () if ends(&NODE) || ends(&JSX) => Runtime::Node,
             () => Runtime::Python,
         };
         return Ok((runtime, format!("entry {}", escaped(&entry.value))));
     }
     let python = sign(folder, &["requirements.txt", "pyproject.toml"], &PYTHON);
-    let node = sign(folder, &["package.json"], &NODE);
+    let node = sign(folder, &["package.json"], &NODE).or_else(|| sign(folder, &[], &JSX));
     let go = sign(folder, &["go.mod"], &[".go"]);
     if let (Some(go), None, None) = (&go, &python, &node) {
         return Ok((Runtime::Go, go.clone()));
@@ -91,7 +95,7 @@ pub(super) fn runtime(
             [] => Err(mistake(
                 "M0110",
                 format!(
-                    "{}: no .py, .js, .mjs or .wasm file, package.json, program or script",
+                    "{}: no .py, .js, .mjs, .ts or .wasm file, package.json, program or script",
                     folder.stem()
                 ),
                 Some("name the file, or write runtime and command in mote.toml".to_owned()),
@@ -210,7 +214,11 @@ pub(super) fn entry(folder: &Folder, runtime: Runtime, name: &str) -> Result<Str
         Runtime::Go => go_entry(folder),
         Runtime::Python => python_entry(folder, name),
         Runtime::Wasm => wasm_entry(folder, name),
-        _ => node_entry(folder, name),
+        _ => {
+            let file = node_entry(folder, name)?;
+            check_jsx(runtime, &file)?;
+            Ok(file)
+        }
     }
 }
 
@@ -345,7 +353,9 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
             Some(hint),
         ));
     }
-    let Some(file) = candidate(folder, &NODE_FIRST, &NODE, name) else {
+    let found = candidate(folder, &NODE_FIRST, &NODE, name)
+        .or_else(|| candidate(folder, &JSX_FIRST, &JSX, name));
+    let Some(file) = found else {
         return Err(mistake(
             "M0112",
             format!("{}: found none of index.mjs, index.js, main.mjs", folder.stem()),
@@ -368,6 +378,16 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
         ));
     }
     Ok(file.to_owned())
+}
+
+/// Node removes the types from TypeScript, but cannot convert JSX.
+fn check_jsx(runtime: Runtime, file: &str) -> Result<(), Mistakes> {
+    if runtime != Runtime::Node || !JSX.iter().any(|ending| file.ends_with(ending)) {
+        return Ok(());
+    }
+    let text = format!("{}: Node runs no files with JSX", escaped(file));
+    let hint = "write runtime = \"bun\" or \"deno\" in mote.toml, or build the file to JavaScript";
+    Err(mistake("M0112", text, Some(hint.to_owned())))
 }
 
 /// Checks that the file that an entry in the manifest names exists.
@@ -393,7 +413,11 @@ pub(super) fn checked_entry(
     if runtime.is_javascript() || matches!(runtime, Runtime::Chain | Runtime::Wasm) {
         let entry = entry.trim_start_matches("./");
         let file = entry.split(':').next().unwrap_or(entry);
-        return if folder.has_path(file) { Ok(entry.to_owned()) } else { Err(missing(file)) };
+        if !folder.has_path(file) {
+            return Err(missing(file));
+        }
+        check_jsx(runtime, file)?;
+        return Ok(entry.to_owned());
     }
     let (module, object) = entry.split_once(':').unwrap_or((entry, "handle"));
     let module = module.trim_end_matches(".py");

@@ -72,6 +72,9 @@ const NODE: [&str; 22] = [
 const GO: [&str; 6] =
     ["http.Get(", "http.Post(", "http.NewRequest", "http.Client{", "net.Dial", "sql.Open("];
 
+/// The endings of files in which such calls are looked for.
+const JAVASCRIPT: [&str; 8] = [".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".tsx", ".jsx"];
+
 /// Searches a source for evidence that it calls other machines.
 type Sign = fn(&str) -> Option<String>;
 
@@ -79,7 +82,7 @@ type Sign = fn(&str) -> Option<String>;
 pub(super) fn likely_use(folder: &Folder, spec: &FunctionSpec) -> Option<String> {
     let (endings, sign): (&[&str], Sign) = match spec.runtime {
         Runtime::Python => (&[".py"], python),
-        Runtime::Node | Runtime::Bun | Runtime::Deno => (&[".js", ".mjs", ".cjs", ".ts"], node),
+        Runtime::Node | Runtime::Bun | Runtime::Deno => (&JAVASCRIPT, node),
         Runtime::Go => (&[".go"], go),
         Runtime::Rust | Runtime::Exec | Runtime::Server | Runtime::Chain | Runtime::Wasm => {
             return None;

@@ -100,7 +100,7 @@ fn list(output: &Output) -> Result<(), Failure> {
 /// The endings of files with code, grouped by language. Shell scripts are left out, because they
 /// are next to code in every language.
 const LANGUAGES: [&[&str]; 4] =
-    [&["py"], &["js", "mjs", "cjs", "ts", "mts", "cts"], &["go"], &["rs"]];
+    [&["py"], &["js", "mjs", "cjs", "ts", "mts", "cts", "tsx", "jsx"], &["go"], &["rs"]];
 
 /// The language of a file at the top of a folder.
 fn language(file: &str) -> Option<usize> {

@@ -27,7 +27,9 @@ fn check(files: &[(&str, &str)], runtime: Runtime, entry: &str) {
     let planned = read_files(files).unwrap();
     let spec = &planned[0].spec;
     let found = match runtime {
-        Runtime::Python | Runtime::Node | Runtime::Go => spec.entry.clone(),
+        Runtime::Python | Runtime::Node | Runtime::Bun | Runtime::Deno | Runtime::Go => {
+            spec.entry.clone()
+        }
         _ => spec.command.join(" "),
     };
     assert_eq!((spec.runtime, found.as_str()), (runtime, entry), "{files:?}");
@@ -107,6 +109,14 @@ fn guesses() {
     );
     check(&[("main.py", "from lib import handle\n")], Runtime::Python, "main:handle");
     check(&[("index.mjs", "export default {}")], Runtime::Node, "index.mjs");
+    let parts = [("index.ts", "export default {}"), ("page.tsx", "export const page = 1")];
+    check(&parts, Runtime::Node, "index.ts");
+    check(&[("f.cts", "export default {}")], Runtime::Node, "f.cts");
+    let tsx = |runtime: &str| format!("version = 1\nruntime = \"{runtime}\"\n");
+    for (name, runtime) in [("bun", Runtime::Bun), ("deno", Runtime::Deno)] {
+        let files = [("index.tsx", "export default {}"), ("mote.toml", &tsx(name))];
+        check(&files, runtime, "index.tsx");
+    }
     check(
         &[("package.json", r#"{"main": "./src/f.js"}"#), ("src/f.js", "")],
         Runtime::Node,
@@ -133,6 +143,10 @@ fn what_cannot_be_guessed_is_said() {
     check_error(
         &[("Dockerfile", "FROM scratch")],
         "error[M0111]: demo: a Dockerfile, from which mote builds nothing\n  build the image and deploy it: docker build -t NAME . && docker save NAME -o NAME.tar && mote deploy NAME.tar",
+    );
+    check_error(
+        &[("index.tsx", "export default {}")],
+        "error[M0112]: index.tsx: Node runs no files with JSX\n  write runtime = \"bun\" or \"deno\" in mote.toml, or build the file to JavaScript",
     );
     check_error(
         &[("a.py", HANDLE), ("index.js", "")],

@@ -7,7 +7,8 @@ use clap::Args;
 /// Run the tests of a function in its sandbox
 ///
 /// Starts a node of its own, deploys the function there, and runs its tests with its packages, its
-/// environment and its network: pytest or unittest, node --test, go test, or the programs tests/*.sh.
+/// environment and its network: pytest or unittest, node --test, bun test, deno test, go test, or the
+/// programs tests/*.sh.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Test {
     /// Folder of the function
@@ -34,7 +35,7 @@ pub(in crate::cli) struct Dev {
     /// Repeat the last call after each change, and show whether its answer has changed
     #[arg(long)]
     pub(in crate::cli) replay: bool,
-    /// Let debuggers attach to functions in Node and Python, and let calls take as long as they need
+    /// Let debuggers attach to functions in Node, Deno and Python, and let calls take as long as they need
     #[arg(long)]
     pub(in crate::cli) inspect: bool,
 }

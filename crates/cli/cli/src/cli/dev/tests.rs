@@ -70,12 +70,13 @@ impl Tool {
             }
             let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
             let script = matches!(ending, "mjs" | "js" | "cjs" | "ts" | "mts" | "cts");
+            let jsx = matches!(ending, "tsx" | "jsx") && matches!(self, Self::Bun | Self::Deno);
             match self {
                 Self::Python => {
                     ending == "py" && (stem.starts_with("test_") || stem.ends_with("_test"))
                 }
                 Self::Node | Self::Bun | Self::Deno => {
-                    script && (stem.ends_with(".test") || stem.ends_with("-test"))
+                    (script || jsx) && (stem.ends_with(".test") || stem.ends_with("-test"))
                 }
                 Self::Go => name.ends_with("_test.go"),
                 Self::Shell => ending == "sh" && folder.ends_with("tests"),
@@ -164,6 +165,8 @@ mod tool_tests {
             ("index.test.ts", Runtime::Node, Some(Tool::Node)),
             ("index.test.ts", Runtime::Bun, Some(Tool::Bun)),
             ("main.test.ts", Runtime::Deno, Some(Tool::Deno)),
+            ("page.test.tsx", Runtime::Bun, Some(Tool::Bun)),
+            ("page.test.tsx", Runtime::Node, None),
             ("handler_test.go", Runtime::Go, Some(Tool::Go)),
             ("tests/a.sh", Runtime::Exec, Some(Tool::Shell)),
             ("a.sh", Runtime::Exec, None),
