@@ -52,6 +52,28 @@ class BunLink {
   }
 }
 
+/** Lets `Bun.stdout`, `Bun.stderr`, `Bun.write` and `console.write` write lines of the invocation. */
+function captureOwnOutput() {
+  const streams = new Map();
+  const put = (stream, data) => {
+    if (typeof data === 'string' || ArrayBuffer.isView(data) || data instanceof ArrayBuffer) {
+      const bytes = typeof data === 'string' ? Buffer.from(data) : new Uint8Array(data.buffer ?? data, data.byteOffset ?? 0, data.byteLength);
+      stream.write(bytes);
+      return bytes.length;
+    }
+    return new Response(data).bytes().then((bytes) => put(stream, bytes));
+  };
+  for (const name of ['stdout', 'stderr']) {
+    const file = Bun[name];
+    streams.set(file, () => process[name]);
+    file.write = async (data) => put(process[name], data);
+    file.writer = () => ({ write: (data) => put(process[name], data), flush: () => 0, end: () => 0, start() {}, ref() {}, unref() {} });
+  }
+  const write = Bun.write;
+  Bun.write = async (to, data, options) => (streams.has(to) ? put(streams.get(to)(), data) : write(to, data, options));
+  console.write = (...parts) => parts.reduce((sum, part) => sum + put(process.stdout, typeof part === 'object' ? part : String(part)), 0);
+}
+
 /** Imports a file of the function. Bun names the place of a mistake only in other members. */
 async function importCode(file) {
   try { return await import(file); } catch (error) {
@@ -67,6 +89,7 @@ main(new URL('.', import.meta.url).href, {
   version: Bun.version,
   hasSystemClock: false,
   consoleUsesStreams: false,
+  captureOwnOutput,
   importModule: (href) => import(href),
   connect: (worker, end, fail) => new BunLink(worker, end, fail),
   usePackages() {}, // the sandbox shows them where Bun looks

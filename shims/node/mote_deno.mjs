@@ -1,6 +1,7 @@
 // Starts the worker on Deno. `mote_shim.mjs` says what the worker is; this file replaces what Deno
 // does otherwise than Node.
 
+import process from 'node:process';
 import { pathToFileURL } from 'node:url';
 
 import { main } from './mote_worker/main.mjs';
@@ -17,6 +18,22 @@ function closeInChildren(fd) {
     return;
   }
   throw new Error('Deno found no C library');
+}
+
+/** Lets `Deno.stdout` and `Deno.stderr` write lines of the invocation. */
+function captureOwnOutput() {
+  for (const name of ['stdout', 'stderr']) {
+    const writeSync = (bytes) => {
+      process[name].write(bytes);
+      return bytes.length;
+    };
+    let writable;
+    Object.defineProperties(Deno[name], {
+      writeSync: { value: writeSync },
+      write: { value: async (bytes) => writeSync(bytes) },
+      writable: { get: () => (writable ??= new WritableStream({ write: writeSync })) },
+    });
+  }
 }
 
 /** Imports a file of the function. Deno's messages advise to run programs that a sandbox does not have. */
@@ -37,6 +54,7 @@ main(new URL('.', import.meta.url).href, {
   // Sockets send what the kernel takes before their `write` returns, so nothing is lost at an exit.
   writesSockets: false,
   consoleUsesStreams: false,
+  captureOwnOutput,
   importModule: (href) => import(href),
   importCode,
   usePackages() {}, // the sandbox shows them where Deno looks

@@ -556,6 +556,31 @@ for (const [way, code] of Object.entries({
   });
 }
 
+const OWN_WAYS = {
+  bun: `
+    await Bun.write(Bun.stdout, 'file\\n'); await Bun.stdout.write(new TextEncoder().encode('bytes\\n'));
+    await Bun.write(Bun.stdout, new Blob(['blob\\n'])); const out = Bun.stdout.writer(); out.write('wri'); out.write('ter\\n'); await out.flush();
+    console.write('con', 'sole\\n'); await Bun.write(Bun.stderr, 'wrong\\n');
+    await Bun.write('/dev/null', 'elsewhere\\n');
+  `,
+  deno: `
+    const bytes = (text) => new TextEncoder().encode(text);
+    await Deno.stdout.write(bytes('file\\n')); Deno.stdout.writeSync(bytes('bytes\\n'));
+    await new Blob(['blob\\n']).stream().pipeTo(Deno.stdout.writable, { preventClose: true });
+    const out = Deno.stdout.writable.getWriter(); await out.write(bytes('writer\\n')); out.releaseLock();
+    console.log('console'); Deno.stderr.writeSync(bytes('wrong\\n'));
+  `,
+};
+
+if (OWN_WAYS[INTERPRETER]) withWorker('what is written in the own ways of the interpreter becomes lines of the call', `
+  export default async () => { ${OWN_WAYS[INTERPRETER]} return 'done'; };
+`, {}, async (engine) => {
+  check(await engine.invoke(), 200, 'done');
+  assert.deepEqual(engine.logs.map((log) => [log.stream, log.source, log.text]), [
+    ...['file', 'bytes', 'blob', 'writer', 'console'].map((text) => [2, 1, text]), [2, 2, 'wrong']]);
+  assert.equal(engine.stdout, '');
+});
+
 withWorker('lines of nobody while calls run', `
   const gates = [];
   let tick;

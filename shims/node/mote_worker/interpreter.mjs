@@ -22,6 +22,8 @@ export const interpreter = {
   writesSockets: true,
   /** Whether `console` writes to `process.stdout` and `process.stderr`. */
   consoleUsesStreams: true,
+  /** Makes the interpreter's own ways to write to stdout and stderr use these two as well. */
+  captureOwnOutput() {},
   /** Imports the module at a URL. Code that Node has not loaded itself (`mote_start.cjs`) cannot. */
   importModule: (href) => import(href),
   connect: (worker, end, fail) => new NodeLink(worker, end, fail),

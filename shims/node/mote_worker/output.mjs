@@ -91,6 +91,7 @@ export function captureOutput() {
     Object.defineProperty(process, name, { configurable: true, get: () => (stream ??= new LineStream(source)) });
   }
   if (!interpreter.consoleUsesStreams) useStreams();
+  interpreter.captureOwnOutput();
   for (const [name, number] of [['debug', 1], ['warn', 3], ['error', 4], ['trace', 4]]) {
     const plain = console[name];
     console[name] = (...args) => {
