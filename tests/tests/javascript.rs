@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use mote_tests::{Node, call_at, has_npm, mote_binary, repository, skip, wait_for};
+use mote_tests::{Node, call_at, free_port, has_npm, mote_binary, repository, skip, wait_for};
 
 const INTERPRETERS: [&str; 2] = ["bun", "deno"];
 /// The packages of `tests/package.json` that contain the interpreters.
@@ -329,4 +329,91 @@ fn files_with_jsx_run_where_they_can() {
     let output = node.deploy("page", &[("index.tsx", code)]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("M0112") && text.contains("runtime = \"bun\" or \"deno\""), "{text}");
+}
+
+const HTTPS_SERVER: &str = "
+import http.server, ssl, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header('content-length', '5')
+        self.end_headers()
+        self.wfile.write(b'hello')
+server = http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain('server.pem', 'server.key')
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print('ready', flush=True)
+server.serve_forever()
+";
+
+/// An authority, and a server on loopback with a certificate that the authority has signed.
+struct HttpsServer {
+    folder: tempfile::TempDir,
+    child: std::process::Child,
+    port: u16,
+}
+
+impl HttpsServer {
+    fn start() -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = "set -e
+key='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'
+openssl req -x509 $key -keyout ca.key -out ca.pem -days 2 -subj /CN=plant
+echo subjectAltName=DNS:localhost > names
+openssl req $key -keyout server.key -out server.csr -subj /CN=server
+openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -out server.pem -extfile names";
+        let made = Command::new("sh").args(["-c", script]).current_dir(&folder).output();
+        if !made.is_ok_and(|made| made.status.success()) {
+            skip("private authorities", "openssl makes no certificates here");
+            return None;
+        }
+        let port = free_port();
+        let mut child = Command::new("python3")
+            .args(["-c", HTTPS_SERVER, &port.to_string()])
+            .current_dir(&folder)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("python3");
+        let mut ready = [0; 5];
+        let stdout = child.stdout.as_mut().expect("piped");
+        std::io::Read::read_exact(stdout, &mut ready).expect("the server listens");
+        Some(Self { folder, child, port })
+    }
+}
+
+impl Drop for HttpsServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn servers_of_a_private_authority_are_trusted_if_the_manifest_says_so() {
+    let Some(server) = HttpsServer::start() else { return };
+    let authority = std::fs::read_to_string(server.folder.path().join("ca.pem")).expect("made");
+    let port = server.port;
+    let code = format!(
+        "import https from 'node:https';\nconst url = 'https://localhost:{port}/';\n\
+         export default async () => {{\n  \
+         const one = await fetch(url).then((answer) => answer.text(), () => 'refused');\n  \
+         const two = await new Promise((done) => https.get(url, (answer) => answer.on('data', (data) => done(`${{data}}`)))\
+         .on('error', () => done('refused')));\n  return `${{one}} ${{two}}`;\n}};\n"
+    );
+    let (node, installed) = start();
+    for name in with_node(installed) {
+        let own = "NODE_EXTRA_CA_CERTS = \"/function/plant.pem\"";
+        let of_deno = "DENO_TLS_CA_STORE = \"system\"\nSSL_CERT_FILE = \"/function/plant.pem\"";
+        let mut cases = vec![("", "refused refused"), (own, "hello hello")];
+        cases.extend((name == "deno").then_some((of_deno, "hello hello")));
+        for (env, expected) in cases {
+            let settings =
+                manifest(name, &format!("[env]\n{env}\n[allow]\nnet = [\"localhost:{port}\"]\n"));
+            let files =
+                [("index.mjs", &*code), ("plant.pem", &authority), ("mote.toml", &settings)];
+            node.deploy_ok(name, &files);
+            assert_eq!(node.get(&format!("/{name}")).text(), expected, "{name}: {env}");
+        }
+    }
 }
