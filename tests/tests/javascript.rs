@@ -331,6 +331,27 @@ fn files_with_jsx_run_where_they_can() {
     assert!(text.contains("M0112") && text.contains("runtime = \"bun\" or \"deno\""), "{text}");
 }
 
+#[test]
+fn too_few_processes_are_explained() {
+    let (node, installed) = start();
+    let code = "import fs from 'node:fs';\nexport default async () => {\n  \
+                await fs.promises.stat('/');\n  return 'answered';\n};\n";
+    for (name, few, enough, error) in [("node", 8, 12, "M0411"), ("bun", 7, 8, "M0303")] {
+        if name != "node" && !installed.contains(&name) {
+            continue;
+        }
+        let limits = |pids: u32| {
+            manifest(name, &format!("[limits]\npids = {pids}\ninit_timeout = \"5s\"\n"))
+        };
+        let output = node.deploy(name, &[("index.mjs", code), ("mote.toml", &limits(few))]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        let says = |words: &str| text.contains(words);
+        assert!(says(error) && says("pids") && says(&enough.to_string()), "{name}: {text}");
+        node.deploy_ok(name, &[("index.mjs", code), ("mote.toml", &limits(enough))]);
+        assert_eq!(node.get(&format!("/{name}")).text(), "answered", "{name}");
+    }
+}
+
 const HTTPS_SERVER: &str = "
 import http.server, ssl, sys
 class Handler(http.server.BaseHTTPRequestHandler):

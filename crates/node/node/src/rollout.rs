@@ -291,7 +291,9 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
     let elsewhere = (is_live || said.len() > LINES_AT_FIRST + LINES_AT_LAST)
         .then(|| format!("see: mote logs {}", revision.spec.name));
     let problem = Problem::new(422, "M0411", text);
-    Err(match missing_module(&problem.detail, &revision.spec).or(elsewhere) {
+    let hint = missing_module(&problem.detail, &revision.spec)
+        .or_else(|| too_few_processes(&reason, &revision.spec));
+    Err(match hint.or(elsewhere) {
         Some(hint) => problem.with_hint(hint),
         None => problem,
     })
@@ -307,6 +309,23 @@ fn first_and_last(lines: &[String]) -> Vec<String> {
     let last = &lines[lines.len() - LINES_AT_LAST..];
     let between = format!("  … {left_out} more lines");
     first.iter().cloned().chain([between]).chain(last.iter().cloned()).collect()
+}
+
+/// The processes and threads of an instance that imports an ES module in Node. With fewer, Node ends or
+/// waits forever, without a word.
+const PIDS_OF_NODE: u32 = 12;
+
+/// A hint for a start of Node that may lack threads.
+fn too_few_processes(reason: &str, spec: &FunctionSpec) -> Option<String> {
+    let is_mute = reason.contains("killed by signal") || reason.contains("did not become ready in");
+    let is_meant = spec.answered_by() == Runtime::Node && spec.limits.pids < PIDS_OF_NODE;
+    (is_mute && is_meant).then(|| {
+        format!(
+            "pids = {} may be too few: Node needs {PIDS_OF_NODE} for ES modules; raise pids in [limits], \
+             or leave it out",
+            spec.limits.pids
+        )
+    })
 }
 
 /// A hint for a module that was not found while the function was loaded, and for similar errors.

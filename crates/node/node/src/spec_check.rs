@@ -5,10 +5,14 @@ use mote_engine::Engine;
 use mote_outgoing::{Outgoing, OutgoingError};
 use mote_spec::policy::Balance;
 use mote_spec::routes::{Segment, segments};
-use mote_spec::{Access, FunctionSpec, Recipient};
+use mote_spec::{Access, FunctionSpec, Recipient, Runtime};
 
 use super::{Node, schedules, secrets, wasm};
 use crate::config::Config;
+
+/// The processes and threads of an instance in Bun, which ends if it cannot start a thread. It starts
+/// seven, and the first process of the sandbox counts too.
+const PIDS_OF_BUN: u32 = 8;
 
 /// Runs all checks of a spec that need no instance.
 pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
@@ -16,6 +20,12 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     if let Some(first) = errors.first() {
         let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
         return Err(Problem::new(422, "M0303", all.join("; ")).with_field(first.field));
+    }
+    let pids = spec.limits.pids;
+    if spec.answered_by() == Runtime::Bun && pids < PIDS_OF_BUN {
+        let text = format!("pids: {pids} is too few for bun, which starts {PIDS_OF_BUN}");
+        let hint = format!("write pids = {PIDS_OF_BUN} or more in [limits], or leave it out");
+        return Err(Problem::new(422, "M0303", text).with_field("limits.pids").with_hint(hint));
     }
     let tokens = spec.tokens.as_deref().map_or(Ok(()), mote_access::jwt::check);
     if let Err((field, problem)) = tokens {
@@ -39,16 +49,14 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
             .with_hint("use the access mode key, basic, jwt or mtls, or balance = \"per-call\""));
     }
     let missing = match spec.runtime {
-        mote_spec::Runtime::Python => node.opened.interpreters.python.as_ref().err(),
-        mote_spec::Runtime::Node => node.opened.interpreters.node.as_ref().err(),
-        mote_spec::Runtime::Bun => node.opened.interpreters.bun.as_ref().err(),
-        mote_spec::Runtime::Deno => node.opened.interpreters.deno.as_ref().err(),
+        Runtime::Python => node.opened.interpreters.python.as_ref().err(),
+        Runtime::Node => node.opened.interpreters.node.as_ref().err(),
+        Runtime::Bun => node.opened.interpreters.bun.as_ref().err(),
+        Runtime::Deno => node.opened.interpreters.deno.as_ref().err(),
         _ => None,
     };
     let chain = match spec.runtime {
-        mote_spec::Runtime::Chain => {
-            mote_build::shims::unpack_chain(node.opened.store.root()).err()
-        }
+        Runtime::Chain => mote_build::shims::unpack_chain(node.opened.store.root()).err(),
         _ => None,
     };
     wasm::check(node, spec)?;
