@@ -123,6 +123,30 @@ fn recorded_calls_are_played_against_another_revision() {
     assert!(String::from_utf8_lossy(&said.stderr).contains("error[M0103]"), "{said:?}");
 }
 
+/// The function answers with what it sees of its caller.
+#[test]
+fn a_replay_through_the_node_has_the_caller_the_trigger_and_the_parameters() {
+    let node = Node::start();
+    let code = "def handle(event, ctx):\n    return [event.caller, event.trigger, event.params]\n";
+    let manifest = "version = 1\n[access]\nmode = \"key\"\n[[route]]\npath = \"/rooms/{room}\"\n";
+    node.deploy_ok("who", &[("app.py", code), ("mote.toml", manifest)]);
+    let key = node.ok(&["key", "create", "till", "--function", "who"]);
+    let fields = [("x-api-key", key.trim())];
+    let recording = record(&node, &["who", "calls.jsonl", "--count", "2"]);
+    let answer = node.call("GET", "/rooms/hall", &fields, b"");
+    assert_eq!(answer.text(), r#"["till","http",{"room":"hall"}]"#);
+    assert_eq!(node.call("HEAD", "/who", &fields, b"").status, 200);
+    assert_eq!(recording.ended().0, Some(0));
+    let (code, text) = replay(&node, &[]);
+    assert!(text.contains("2 calls, 2 the same"), "{text}");
+    assert_eq!(code, Some(0), "{text}");
+    // Nobody else can name a caller.
+    let forged = [("x-api-key", key.trim()), ("mote-caller", "boss"), ("mote-trigger", "mqtt")];
+    assert_eq!(node.call("GET", "/who", &forged, b"").text(), r#"["till","http",{}]"#);
+    let (status, said) = node.manage("POST", "/v1/functions/who/invoke", "");
+    assert_eq!((status, said.as_str()), (200, r#"[null,"admin",{}]"#));
+}
+
 #[test]
 fn an_interrupt_or_the_time_ends_a_recording() {
     let node = Node::start();

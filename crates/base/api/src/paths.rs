@@ -107,6 +107,9 @@ pub const METRICS: &str = "/metrics";
 pub const HEADER_METHOD: &str = "mote-method";
 /// Request header with the path and query that the function receives. The value begins with `/`.
 pub const HEADER_PATH: &str = "mote-path";
+/// Request header of an invocation that repeats a recorded one. Its value is the trigger that the
+/// function sees. The function then also receives the request's `mote-caller` and `mote-params`.
+pub const HEADER_TRIGGER: &str = "mote-trigger";
 /// Field of a deploy: the login at the registry of a container image, for this deploy alone. The value
 /// is a [`RegistryLogin`](crate::types::RegistryLogin) as JSON in base64.
 pub const HEADER_REGISTRY_LOGIN: &str = "mote-registry-login";

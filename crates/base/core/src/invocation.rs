@@ -53,6 +53,11 @@ impl Trigger {
         }
     }
 
+    /// The trigger with this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        (1..=u8::MAX).map_while(Self::from_wire).find(|trigger| trigger.as_str() == word)
+    }
+
     /// The trigger with this wire number.
     pub fn from_wire(number: u8) -> Option<Self> {
         match number {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mote_api::client::{self, Client};
 use mote_api::recording::{LINE_BYTES_MAX, RecordedCall};
 use mote_api::types::{InvokeAnswer, InvokeRequest};
-use mote_api::{ClientError, exit};
+use mote_api::{ClientError, exit, paths};
 use mote_spec::{FunctionName, quantity};
 use serde_json::json;
 
@@ -187,17 +187,19 @@ async fn played(
     }
     let target = target.unwrap_or(&call.function);
     let is_url = target.contains("://");
-    // Recorded bodies are not compressed, so the front is not asked to compress.
-    let is_sent = |name: &str| {
-        !(is_of_connection(name) || is_url && name.eq_ignore_ascii_case("accept-encoding"))
+    // Recorded bodies are not compressed, so the front is not asked to compress. At a URL, the node
+    // itself finds out who calls.
+    let is_sent = |name: &str| match is_url {
+        true => !is_of_connection(name) && !name.eq_ignore_ascii_case("accept-encoding"),
+        false => !is_of_connection(name) || is_of_call(name),
     };
-    let headers = call.headers.iter().filter(|(name, _)| is_sent(name)).cloned();
-    let request = InvokeRequest {
-        method: call.method.clone(),
-        path: call.path.clone(),
-        headers: headers.collect(),
-        body,
-    };
+    let mut headers: Vec<_> =
+        call.headers.iter().filter(|(name, _)| is_sent(name)).cloned().collect();
+    if !is_url {
+        headers.push((paths::HEADER_TRIGGER.to_owned(), call.trigger.clone()));
+    }
+    let request =
+        InvokeRequest { method: call.method.clone(), path: call.path.clone(), headers, body };
     let began = Instant::now();
     let answered = match is_url {
         true => client::call_url(target, request, CALL_TIMEOUT).await,
@@ -228,6 +230,11 @@ fn is_of_connection(name: &str) -> bool {
     const NAMES: [&str; 6] =
         ["host", "content-length", "transfer-encoding", "connection", "expect", "upgrade"];
     NAMES.iter().any(|one| name.eq_ignore_ascii_case(one)) || name.starts_with("mote-")
+}
+
+/// Whether a field of the node says who made the recorded call, or by which route.
+fn is_of_call(name: &str) -> bool {
+    matches!(name, "mote-caller" | "mote-params")
 }
 
 /// The time that the node measured, from the arrival of a call to the beginning of its answer.

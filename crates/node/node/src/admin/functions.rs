@@ -19,7 +19,7 @@ use mote_api::types::{
 use mote_api::watching::FunctionSummary;
 use mote_api::{Problem, Timestamp, paths};
 use mote_core::body::{Body, BodyError};
-use mote_core::invocation::{Head, headers};
+use mote_core::invocation::{CALLER_FIELD, Head, PARAMETERS_FIELD, headers};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{InstanceStatus, PoolStatus, Revision, Serving};
 use mote_process::clock;
@@ -353,9 +353,19 @@ pub(super) async fn invoke(
     let split = mote_http::http::target::split(full.as_bytes()).map_err(|refusal| {
         Problem::new(400, refusal.code, refusal.detail).with_field(paths::HEADER_PATH)
     })?;
+    let trigger = request_headers.get(paths::HEADER_TRIGGER).map(repeated).transpose()?;
     let mut head = Head::builder(method.as_bytes(), split.path, split.query);
     for (name, value) in passed_on(&request_headers) {
         head.header(name, value);
+    }
+    if trigger.is_some() {
+        for name in [CALLER_FIELD, PARAMETERS_FIELD] {
+            let field =
+                HeaderName::from_bytes(name).ok().and_then(|name| request_headers.get(name));
+            if let Some(value) = field {
+                head.header(name, value.as_bytes());
+            }
+        }
     }
     let limit = spec.limits.body_bytes;
     let body =
@@ -366,7 +376,7 @@ pub(super) async fn invoke(
     let id = InvocationId::new(clock::unix_ms(), node.ids.random());
     let invocation = Invocation {
         id,
-        trigger: Trigger::Admin,
+        trigger: trigger.unwrap_or(Trigger::Admin),
         head: head.finish(),
         body: Body::whole(body),
         received_ns,
@@ -440,6 +450,15 @@ impl futures_util::Stream for Chunks {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0.poll_chunk(cx)
     }
+}
+
+/// The trigger of a recorded invocation. A client that may invoke functions here may also deploy them,
+/// so it gains nothing by naming a trigger or a caller.
+fn repeated(field: &HeaderValue) -> Result<Trigger, Refused> {
+    field.to_str().ok().and_then(Trigger::from_word).ok_or_else(|| {
+        let text = "not a trigger: one of http, coap, admin, schedule, mqtt and function";
+        Refused(Problem::new(400, "M0303", text).with_field(paths::HEADER_TRIGGER))
+    })
 }
 
 /// The fields of a management request that its function receives.
