@@ -144,24 +144,36 @@ async fn from_disk(
     let Ok(function) = FunctionName::new(&search.function) else {
         return unknown.map_or_else(|| Ok(futures_util::stream::empty().boxed()), Err);
     };
-    let own_turn = turn(&function).await;
-    let logs = logs.clone();
-    let found = blocking(move || {
-        logs.flush(FLUSH_WAIT);
-        logs.find(search)
-    });
-    let found = found.await.map_err(panicked)?.map_err(failed)?;
+    let begun = {
+        let _turn = turn(&function).await;
+        let logs = logs.clone();
+        blocking(move || {
+            logs.flush(FLUSH_WAIT);
+            logs.begin(search)
+        })
+        .await
+    };
+    let mut finding = begun.map_err(panicked)?.map_err(failed)?;
+    // The search gives its turn back now and then, because it may have to read all files.
+    let found = loop {
+        let _turn = turn(&function).await;
+        let stepped = blocking(move || finding.step().map(|is_end| (finding, is_end)));
+        let is_end;
+        (finding, is_end) = stepped.await.map_err(panicked)?.map_err(failed)?;
+        if is_end {
+            break finding.found();
+        }
+    };
     if let Some(unknown) = unknown.filter(|_| !found.has_lines) {
         return Err(unknown);
     }
-    // Between two pieces, the search gives its turn back, because a client may read slowly.
-    drop(own_turn);
+    // It also gives its turn back between two pieces, because a client may read slowly.
     let pieces =
         futures_util::stream::unfold((found, function), |(mut found, function)| async move {
             let _turn = turn(&function).await;
             blocking(move || found.next().map(|piece| (piece, (found, function)))).await.ok()?
         });
-    Ok(pieces.boxed())
+    Ok(pieces.filter(|piece| ready(!piece.is_empty())).boxed())
 }
 
 /// Waits until a search of this function may read the disk. Namespaces take turns.

@@ -18,6 +18,8 @@ use crate::log_line::REMOVED;
 
 /// The part of a file that is read and passed on at a time. It is longer than any line.
 const PART_BYTES: u64 = 128 << 10;
+/// A search lets others read after this much. Each pause costs two changes of threads.
+const TURN_BYTES: u64 = 1 << 20;
 /// A file's lines may be this much older than its last change.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
@@ -100,9 +102,21 @@ struct Content {
     is_own: bool,
 }
 
+/// A search for the first wanted line, from the newest file to the oldest.
+pub(crate) struct Finding {
+    found: Found,
+    names: Names,
+    /// The number of files that were not searched yet.
+    left: usize,
+    /// How many lines are missing.
+    missing: usize,
+    /// The oldest file that was searched.
+    first: usize,
+}
+
 impl Logs {
-    /// Finds the first wanted line. Blocks.
-    pub(crate) fn find(&self, search: Search) -> std::io::Result<Found> {
+    /// Begins to look for the first wanted line. Blocks.
+    pub(crate) fn begin(&self, search: Search) -> std::io::Result<Finding> {
         let mut all = files(&self.dir, &search.function)?;
         let oldest = SystemTime::now().checked_sub(self.limits.age);
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(search.wanted.since_ms);
@@ -111,88 +125,118 @@ impl Logs {
                 || file.modified + CLOCK_SLACK < since
         };
         all.retain(|file| !is_too_old(file));
-        let names = Names::new(&search.function);
-        let mut offset = 0;
-        let mut has_lines = false;
-        let mut missing = search.tail;
-        let mut first = 0;
-        for (at, file) in all.iter().enumerate().rev() {
-            let text = match Content::read(file, self.own_from, 0, u64::MAX) {
-                Ok(text) => text,
-                // Meanwhile, the writer has removed this file and all older ones.
-                Err(error) if error.kind() == ErrorKind::NotFound => break,
-                Err(error) => return Err(error),
-            };
-            let mut matches = Vec::new();
-            let mut is_used = false;
-            let mut is_end = false;
-            for range in lines(&text.bytes) {
-                let line = &text.bytes[range.clone()];
-                if names.function.find(line).is_none() {
-                    continue;
-                }
-                if names.is_removal(line) {
-                    matches.clear();
-                    is_used = false;
-                    is_end = true;
-                    offset = range.end;
-                    continue;
-                }
-                is_used = true;
-                // Without a limit on lines, only the place of the removal matters.
-                if search.tail < usize::MAX && search.parse(line, &text).is_some() {
-                    matches.push(range.start);
-                }
-            }
-            has_lines |= is_used;
-            first = at;
-            if !is_end {
-                offset = 0;
-            }
-            if matches.len() >= missing {
-                offset = matches.get(matches.len() - missing).copied().unwrap_or(text.bytes.len());
-                break;
-            }
-            missing -= matches.len();
-            if is_end {
-                break;
+        let (names, missing, left) = (Names::new(&search.function), search.tail, all.len());
+        let own_from = self.own_from;
+        let found = Found { files: all.into(), offset: 0, search, own_from, has_lines: false };
+        Ok(Finding { found, names, left, missing, first: 0 })
+    }
+}
+
+impl Finding {
+    /// Searches the next files, about [`TURN_BYTES`]. Returns whether the search has ended. Blocks.
+    pub(crate) fn step(&mut self) -> std::io::Result<bool> {
+        let mut bytes = 0;
+        while bytes < TURN_BYTES {
+            let next = self.left.checked_sub(1).and_then(|at| self.found.files.get(at));
+            bytes += next.map_or(0, |file| file.bytes);
+            if self.search_file()? {
+                return Ok(true);
             }
         }
-        all.drain(..first);
-        Ok(Found { files: all.into(), offset, search, own_from: self.own_from, has_lines })
+        Ok(false)
+    }
+
+    /// Searches the next file. Returns whether the search has ended.
+    fn search_file(&mut self) -> std::io::Result<bool> {
+        let Some(at) = self.left.checked_sub(1) else { return Ok(true) };
+        self.left = at;
+        let Found { files, offset, search, own_from, has_lines } = &mut self.found;
+        let text = match Content::read(&files[at], *own_from, 0, u64::MAX) {
+            Ok(text) => text,
+            // Meanwhile, the writer has removed this file and all older ones.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        let mut matches = Vec::new();
+        let mut is_used = false;
+        let mut is_end = false;
+        for range in lines(&text.bytes) {
+            let line = &text.bytes[range.clone()];
+            if self.names.function.find(line).is_none() {
+                continue;
+            }
+            if self.names.is_removal(line) {
+                matches.clear();
+                is_used = false;
+                is_end = true;
+                *offset = range.end;
+                continue;
+            }
+            is_used = true;
+            // Without a limit on lines, only the place of the removal matters.
+            if search.tail < usize::MAX && search.parse(line, &text).is_some() {
+                matches.push(range.start);
+            }
+        }
+        *has_lines |= is_used;
+        self.first = at;
+        if !is_end {
+            *offset = 0;
+        }
+        if matches.len() >= self.missing {
+            *offset =
+                matches.get(matches.len() - self.missing).copied().unwrap_or(text.bytes.len());
+            return Ok(true);
+        }
+        self.missing -= matches.len();
+        Ok(is_end || at == 0)
+    }
+
+    /// The place of the first wanted line, after the search has ended.
+    pub(crate) fn found(mut self) -> Found {
+        self.found.files.drain(..self.first);
+        self.found
     }
 }
 
 impl Found {
-    /// The next wanted lines; `None` if there are no more. Reads one part of a file at a time,
-    /// because a slow client must not keep a whole file in memory. Blocks.
+    /// The next wanted lines, or nothing if about [`TURN_BYTES`] have none; `None` after the last part.
+    /// Reads one part of a file at a time, because a slow client must not keep a whole file in memory,
+    /// and a search without a match must not keep others from the disk. Blocks.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         let names = Names::new(&self.search.function);
-        while let Some(file) = self.files.front() {
-            // The writer may have removed the file meanwhile.
-            let text = Content::read(file, self.own_from, self.offset as u64, PART_BYTES);
-            let text = text.unwrap_or_default();
-            let mut piece = BytesMut::new();
-            let mut end = 0;
-            for range in lines(&text.bytes) {
-                end = range.end + 1;
-                let line = &text.bytes[range];
-                let is_named = names.function.find(line).is_some();
-                if is_named && self.search.parse(line, &text).is_some() {
-                    piece.extend_from_slice(line);
-                    piece.extend_from_slice(b"\n");
-                }
-            }
-            self.offset += end;
-            if end == 0 {
-                self.files.pop_front();
-                self.offset = 0;
-            }
-            if !piece.is_empty() {
-                return Some(piece.freeze());
+        let mut piece = self.part(&names)?;
+        let mut bytes = PART_BYTES;
+        while piece.is_empty() && bytes < TURN_BYTES {
+            piece = self.part(&names)?;
+            bytes += PART_BYTES;
+        }
+        Some(piece)
+    }
+
+    /// The wanted lines in the next part of a file.
+    fn part(&mut self, names: &Names) -> Option<Bytes> {
+        let file = self.files.front()?;
+        // The writer may have removed the file meanwhile.
+        let text = Content::read(file, self.own_from, self.offset as u64, PART_BYTES);
+        let text = text.unwrap_or_default();
+        let mut piece = BytesMut::new();
+        let mut end = 0;
+        for range in lines(&text.bytes) {
+            end = range.end + 1;
+            let line = &text.bytes[range];
+            let is_named = names.function.find(line).is_some();
+            if is_named && self.search.parse(line, &text).is_some() {
+                piece.extend_from_slice(line);
+                piece.extend_from_slice(b"\n");
             }
         }
-        None
+        self.offset += end;
+        if end == 0 {
+            self.files.pop_front();
+            self.offset = 0;
+        }
+        Some(piece.freeze())
     }
 }
 
@@ -307,7 +351,9 @@ mod tests {
 
     fn found(logs: &Logs, tail: usize) -> Vec<u64> {
         let search = Search { function: "f".into(), wanted: Wanted::default(), tail, before: None };
-        let mut found = logs.find(search).unwrap();
+        let mut finding = logs.begin(search).unwrap();
+        while !finding.step().unwrap() {}
+        let mut found = finding.found();
         let mut all = Vec::new();
         while let Some(piece) = found.next() {
             assert!(piece.len() as u64 <= PART_BYTES);
@@ -332,6 +378,28 @@ mod tests {
             let first = expected.len().saturating_sub(tail);
             assert_eq!(found(&logs, tail), expected[first..], "{tail}");
         }
+    }
+
+    /// Other searches wait only for a part of the files.
+    #[test]
+    fn a_search_without_a_match_is_done_in_pieces() {
+        let dir = tempfile::tempdir().unwrap();
+        let text: String =
+            (1..=2 * LINES).map(|at| line(at, "f", LogStream::Stdout, "x")).collect();
+        let turns = 3 * text.len() as u64 / (TURN_BYTES + PART_BYTES);
+        let logs = logs(dir.path(), &[text.clone(), text.clone(), text]);
+        let wanted = Wanted { text: Some(Text::new("nowhere", false)), ..Wanted::default() };
+        let search = Search { function: "f".into(), wanted, tail: 10, before: None };
+        let mut finding = logs.begin(search).unwrap();
+        let mut steps = 1;
+        while !finding.step().unwrap() {
+            steps += 1;
+        }
+        assert!(steps >= turns && turns >= 2, "{steps} steps, {turns} turns");
+        let mut found = finding.found();
+        let pieces: Vec<Bytes> = std::iter::from_fn(|| found.next()).collect();
+        assert!(pieces.len() as u64 >= turns, "{} pieces, {turns} turns", pieces.len());
+        assert!(pieces.iter().all(Bytes::is_empty));
     }
 
     #[test]
