@@ -12,6 +12,8 @@ use mote_spec::{FunctionSpec, QUEUE_DEFAULT};
 
 /// Work that runs for at least this long makes other callers wait noticeably.
 const LONG_WORK_MS: u64 = 500;
+/// The mean of fewer calls says little about the function: the first ones are often slow.
+const CALLS_MIN: u32 = 100;
 const NS_PER_MS: u64 = 1_000_000;
 
 /// Facts that are known in addition to the spec. No warning depends on a fact that is absent.
@@ -43,7 +45,8 @@ pub fn lint(spec: &FunctionSpec, policy: &Policy, known: &Known) -> Vec<Warning>
     let mut warn = |field, text: String| warnings.push(Warning { field, text });
     let scale = &spec.scale;
     let concurrency = spec.limits.concurrency.or(known.concurrency);
-    let service_ms = known.service.mean_ns().map(|mean| mean / NS_PER_MS);
+    let service = Some(known.service).filter(|service| service.count() >= CALLS_MIN);
+    let service_ms = service.and_then(|service| service.mean_ns()).map(|mean| mean / NS_PER_MS);
     let start_ms = known.start.mean_ns().map(|mean| mean / NS_PER_MS);
     let max = scale.max.or(known.node_cores);
 
@@ -211,9 +214,11 @@ mod tests {
     }
 
     fn known(service_ms: u64, start_ms: u64) -> Known {
+        let mut service = Estimate::default();
+        (0..CALLS_MIN).for_each(|_| service.record(service_ms * NS_PER_MS));
         Known {
             concurrency: Some(1),
-            service: Estimate::of(service_ms * NS_PER_MS),
+            service,
             start: Estimate::of(start_ms * NS_PER_MS),
             node_memory_bytes: Some(1 << 30),
             node_cores: Some(4),
@@ -229,6 +234,23 @@ mod tests {
     fn defaults_are_silent() {
         assert_eq!(fields(&spec(|_| ()), &Policy::Auto, &known(20, 20)), Vec::<&str>::new());
         assert_eq!(fields(&spec(|_| ()), &Policy::Auto, &Known::default()), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn few_calls_and_the_default_queue_cause_no_warning() {
+        let slow = |calls: u32| {
+            let mut known = known(2_000, 20);
+            known.service = Estimate::default();
+            (0..calls).for_each(|_| known.service.record(2_000 * NS_PER_MS));
+            known
+        };
+        let warned = |spec: &FunctionSpec, calls| {
+            fields(spec, &Policy::Auto, &slow(calls)).contains(&"scale.queue")
+        };
+        let chosen = spec(|spec| spec.scale.queue = 5_000);
+        assert!(!warned(&chosen, CALLS_MIN - 1));
+        assert!(warned(&chosen, CALLS_MIN));
+        assert!(!warned(&spec(|_| ()), CALLS_MIN));
     }
 
     #[test]
