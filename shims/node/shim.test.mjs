@@ -462,6 +462,8 @@ test('modules with the ending .js in an older Node', { timeout: 60_000 }, async 
 for (const [name, files, entry, message] of [
   ['missing file', {}, 'nowhere.mjs', /no such file/],
   ['syntax', { 'fn.mjs': 'export default {' }, 'fn.mjs', /Unexpected|Expected identifier/],
+  ['syntax with its place', { 'fn.mjs': "import './lib/a.mjs';\nexport default () => 1", 'lib/a.mjs': 'export const a = 1;\nexprt const b = 2;\n' },
+    'fn.mjs', /lib\/a\.mjs(, line 2: exprt const b = 2|:2:7)/],
   ['no handler', { 'fn.mjs': 'export const x = 1' }, 'fn.mjs', /exports none of.*handler$/],
   ['another export', { 'fn.cjs': 'exports.work = () => 1; exports.x = 1' }, 'fn.cjs', /it exports work: name one in mote.toml/],
   ['a socket', { 'fn.cjs': 'module.exports = async function (ws, clients) {}' }, 'fn.cjs', /WebSockets.* are not offered/],

@@ -41,6 +41,39 @@ export const interpreter = {
 /** Replaces members of `interpreter`. */
 export function runOn(members) { Object.assign(interpreter, members); }
 
+/** How long another process may look for a mistake. */
+const MISTAKE_MS = 3_000;
+/** Parses a module and the modules that it names by relative paths. The first mistake ends the process,
+ * and Node prints its file and line, and the text of the line. */
+const FIND_MISTAKE = `
+const fs = require('fs'); const path = require('path'); const { SourceTextModule } = require('vm');
+const left = [process.argv[1]];
+const seen = new Set();
+while (left.length && seen.size < 100) {
+  const file = left.shift();
+  if (seen.has(file) || !/[.]m?js$/.test(file) || !fs.existsSync(file)) continue;
+  seen.add(file);
+  const text = fs.readFileSync(file, 'utf8');
+  new SourceTextModule(text, { identifier: file });
+  for (const [, name] of text.matchAll(/(?:from|import)[ (]*['"]([.][^'"]+)/g)) left.push(path.resolve(path.dirname(file), name));
+}`;
+
+/** The same error with its file and line, which Node shows only when an error ends the process. */
+function withPlace(error, file) {
+  // For CommonJS and for missing exports, the trace begins with the place.
+  if (!(error instanceof SyntaxError) || !error.stack.startsWith('SyntaxError')) return error;
+  const { spawnSync } = nodeModule.createRequire('/')('node:child_process');
+  const options = { env: {}, encoding: 'utf8', stdio: ['ignore', 'ignore', 'pipe'], timeout: MISTAKE_MS };
+  const { stderr } = spawnSync(process.execPath, ['--no-warnings', '--experimental-vm-modules', '-e', FIND_MISTAKE, file], options);
+  // Without an answer, the error must do without its place.
+  const [, where, line, text] = /^(.+):([0-9]+)\n(.*)\n/.exec(stderr ?? '') ?? [];
+  if (line !== undefined && stderr.includes(error.message)) {
+    error.message = `${error.message} in ${where}, line ${line}: ${text.trim()}`;
+    error.stack = `SyntaxError: ${error.message}`;
+  }
+  return error;
+}
+
 /** The connection to the engine. `send` writes what the kernel takes at once and returns how many
  * bytes that were; `write` keeps the rest until the kernel takes it, and calls `done` then. */
 class NodeLink {
@@ -101,7 +134,7 @@ async function importNodeCode(file) {
   const { href } = pathToFileURL(file);
   try { return await interpreter.importModule(href); } catch (error) {
     const isModule = error instanceof SyntaxError && /outside a module|Unexpected token 'export'|'import.meta'/.test(error.message);
-    if (!isModule || !file.endsWith('.js')) throw error;
+    if (!isModule || !file.endsWith('.js')) throw withPlace(error, file);
     if (!nodeModule.register) throw new Error(`${error.message}: ${process.version} reads ${path.basename(file)} as CommonJS; call it .mjs`);
     const source = `import fs from 'node:fs';
       export async function load(url, context, next) {
