@@ -42,6 +42,7 @@ export class Worker extends FrameWriter {
     this.services = null; // what the function asks of its node, once it does
     this.storage = null; // AsyncLocalStorage once invocations have to be told apart
     this.untracked = null; // Invocation that ran before that
+    this.mayWrite = false; // the function's code speaks of lines
     this.onFrame = this.onFrame.bind(this);
     this.enter = this.enter.bind(this);
   }
@@ -189,7 +190,7 @@ export class Worker extends FrameWriter {
 
   start(invocation) {
     // A second call begins while another one runs, so from now on the code of both can be on its way.
-    if (this.storage === null && this.running.size) this.tellApart();
+    if (this.storage === null && this.mayWrite && this.running.size) this.tellApart();
     this.running.set(invocation.stream, invocation);
     invocation.enteredNs = nowNs();
     // The answer is made in here as well, because a generator or `toJSON` is code of the function.
