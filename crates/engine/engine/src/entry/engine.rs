@@ -36,6 +36,7 @@ use crate::instance::launch;
 use crate::instance::prewarm::{Prewarm, PrewarmedPrograms};
 use crate::instance::program::{self, Program};
 use crate::ledger::{Ledger, LedgerStatus};
+use crate::revision::family::Family;
 use crate::revision::logs::FunctionLog;
 use crate::revision::pool::Pool;
 use crate::revision::seen::SeenCounters;
@@ -166,6 +167,7 @@ impl Engine {
             last_error: Mutex::default(),
             failure_lines: Mutex::default(),
             seen: SeenCounters::new(),
+            family: Family::default(),
             whole_bodies: AtomicBool::new(false),
             concurrency: AtomicU32::new(1),
         })
