@@ -1,13 +1,14 @@
 """Measures how fast a function that loads slowly gets further instances, and what memory they take.
 
-The function imports numpy and onnxruntime, and holds a model of 100 MB. It is deployed twice. Of one, the node makes copies. The other leaves a file in /tmp while it loads, so that
-each instance loads the function itself. Each round scales both from none to one instance and from one
+The function imports numpy and onnxruntime, and holds a model of 100 MB. It is deployed twice. Of
+one, the node makes copies. The other leaves a file in /tmp while it loads, so that each instance
+loads the function itself. Each round scales both from none to one instance and from one
 to eight, in alternation. The columns are
 
     first      milliseconds from the start of the first instance until it is ready
     others     milliseconds from the start of the second instance until all seven others are ready
-    one, all   memory of the first instance, and of all eight, with what belongs to them (shared memory
-               is counted once), in mebibytes, after each has answered a call
+    one, all   memory of the first instance, and of all eight, with what belongs to them (shared
+               memory is counted once), in mebibytes, after each has answered a call
 
 The times are those of the function's log.
 
@@ -186,7 +187,8 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.chmod(0o755)
         # Prewarmed interpreters come and go meanwhile, and would count as memory of the function.
-        node = stack.enter_context(Node("--prewarm", "off", "--memory", "8GiB", binary=options.build))
+        flags = ("--prewarm", "off", "--memory", "8GiB")
+        node = stack.enter_context(Node(*flags, binary=options.build))
         api = stack.enter_context(contextlib.closing(Management(node)))
         for name, leave in KINDS.items():
             code = folder / name
@@ -199,7 +201,8 @@ def main() -> None:
             for name in KINDS if number % 2 == 0 else reversed(KINDS):
                 for column, value in measure(node, api, name).items():
                     found[name].setdefault(column, []).append(value)
-                print(name, {column: round(values[-1], 1) for column, values in found[name].items()})
+                last = {column: round(values[-1], 1) for column, values in found[name].items()}
+                print(name, last)
         for name in KINDS:
             lines = [line for line in node.mote("describe", name).splitlines() if "copies" in line]
             print(name, *lines, sep="\n")
