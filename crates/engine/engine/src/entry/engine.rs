@@ -138,7 +138,8 @@ impl Engine {
         let metrics = self.metrics.function(&spec.name);
         let cores = self.shared.config.instances_max_default;
         let bounds = bounds_of(&spec, ScaleOverride::default(), cores, 1);
-        let mut pool = Pool::new(Rules::of(&spec, cores), bounds);
+        let memory_bytes = self.shared.config.budget.memory_bytes;
+        let mut pool = Pool::new(Rules::of(&spec, cores, memory_bytes), bounds);
         if let Some(live) = self.get(spec.name.as_str()) {
             pool.inherit(&live.pool.lock());
         }

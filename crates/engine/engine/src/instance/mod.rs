@@ -270,6 +270,10 @@ fn enlist(
         revision.family.learn(&ready);
     }
     reservation.started();
+    // The group of a prewarmed program has also counted the work of prewarming it. That work is a
+    // part of the start, because another program is prewarmed in its place. A machine that does not
+    // count processor time reports 0.
+    let start_cpu_ns = control.usage().map(|usage| usage.cpu_ns).filter(|cpu_ns| *cpu_ns > 0);
     let now = now_ns();
     let mut follow_ups: Vec<FollowUp> = Vec::new();
     let has_neighbours = revision.has_neighbours(now);
@@ -297,6 +301,7 @@ fn enlist(
             concurrency: ready.concurrency,
             spare,
             since_ns,
+            start_cpu_ns,
         },
         now,
     );
