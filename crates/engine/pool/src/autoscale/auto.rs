@@ -98,7 +98,8 @@ pub(super) struct Auto {
     /// arrivals recomputes only the backlog.
     load: u32,
     load_until_ns: u64,
-    /// The offered invocations per second from which `load` was computed.
+    /// The offered invocations per second when `load` was computed, without a burst that is too
+    /// short to be measured.
     rate: f64,
 }
 
@@ -212,12 +213,12 @@ impl Auto {
 
     fn for_load(&mut self, o: &Observation, service_s: f64) -> u32 {
         let Some(mut rate) = self.history.offered_rate(RATE_MIN_NS) else { return 0 };
+        self.rate = rate;
         if o.waiting() > 0 {
             // The queue confirms the burst, so a few arrivals are enough to detect it.
             let surge = |arrivals| self.recent.surge(arrivals, SURGE_MIN_NS, rate);
             rate = SURGE_ARRIVALS.into_iter().find_map(surge).unwrap_or(rate);
         }
-        self.rate = rate;
         let slots = f64::from(o.concurrency.max(1));
         let load = Load {
             rate: rate * RATE_MARGIN,
