@@ -444,7 +444,6 @@ mod tests {
             compat,
             template: None,
             services: Vec::new(),
-            seed: false,
         }
     }
 

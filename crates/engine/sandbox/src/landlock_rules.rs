@@ -15,8 +15,7 @@ use landlock::{
 };
 
 use crate::config::Layer;
-use crate::copy_roots;
-use crate::plan::{Plan, Program};
+use crate::plan::Plan;
 use crate::step::{Failure, StepName};
 use crate::sys;
 
@@ -69,11 +68,6 @@ pub(crate) fn apply(plan: &Plan) -> Result<Option<OwnedFd>, Failure> {
         } else {
             allow(Path::new("/"), AccessFs::from_read(VERSION))?;
             allow(Path::new("/tmp"), writable)?;
-        }
-        if let Program::Seed { .. } = plan.program {
-            for tmp in copy_roots::tmps() {
-                allow(&tmp, writable)?;
-            }
         }
         for bind in plan.root.binds.iter().filter(|bind| bind.writable) {
             allow(&bind.target, writable)?;

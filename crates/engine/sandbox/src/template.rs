@@ -16,9 +16,10 @@
 //! copies.
 
 use std::ffi::CStr;
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +28,6 @@ use std::time::{Duration, Instant};
 use mote_core::backend::{InstanceRequest, Launch};
 use serde::Serialize;
 
-use crate::cgroup::open_entry;
 use crate::config::Layer;
 use crate::identity;
 use crate::message::{self, FDS_MAX};
@@ -157,7 +157,7 @@ impl Template {
             secure_bits: identity::SECURE_BITS,
             ids: if has_own_users(plan) { identity::INSIDE_IDS } else { plan.host_ids },
         };
-        let groups = groups.iter().map(|dir| open_entry(dir)).collect::<io::Result<Vec<_>>>()?;
+        let groups = groups.iter().map(|dir| open_group(dir)).collect::<io::Result<Vec<_>>>()?;
         let fds: Vec<RawFd> = std::iter::once(init)
             .chain(inside)
             .chain(&groups)
@@ -183,6 +183,19 @@ fn namespaces(plan: &Plan) -> &'static [&'static CStr] {
 
 fn has_own_users(plan: &Plan) -> bool {
     plan.userns && plan.has(Layer::UserNamespace)
+}
+
+/// Opens the file of a control group through which a process with one thread enters the group; see
+/// `child`.
+fn open_group(dir: &Path) -> io::Result<OwnedFd> {
+    let open = |name| {
+        let mut options = OpenOptions::new();
+        options.write(true).custom_flags(libc::O_CLOEXEC).open(dir.join(name)).map(OwnedFd::from)
+    };
+    match open("tasks") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open("cgroup.procs"),
+        opened => opened,
+    }
 }
 
 /// The template of one backend. There is at most one, for the first kind of program that can copy
