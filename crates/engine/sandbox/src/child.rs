@@ -22,7 +22,6 @@ use crate::plan::{Answer, PLAN_BYTES_MAX, Plan, Preparation, Program};
 use crate::root;
 use crate::step::{CHANNEL_FD, Failure, STATUS_FD, StepName, die_with_parent};
 use crate::sys;
-use crate::template;
 
 /// If the whole machine runs out of memory, this makes the kernel kill an instance rather than the
 /// daemon.
@@ -193,7 +192,7 @@ fn compose(
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).step("set no_new_privs")?;
     }
     if let Program::Copy { .. } = plan.program {
-        egress.extend(template::open_namespaces(&plan).step("open its namespaces")?);
+        egress.extend(identity::open_namespaces(&plan).step("open its namespaces")?);
     }
     if plan.has(Layer::Landlock) {
         let rules = landlock_rules::apply(&plan)?;

@@ -1,7 +1,8 @@
 //! The identity of an instance: user namespace, ids, capabilities and resource limits.
 
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::config::Layer;
 use crate::plan::Plan;
@@ -35,6 +36,18 @@ pub(crate) const SECURE_BITS: libc::c_ulong = SECBIT_NOROOT
 /// sandbox that cannot be entered; `CAP_SETGID`, `CAP_SETUID` and `CAP_SETPCAP`, to become its
 /// user; `CAP_SYS_CHROOT` and `CAP_SYS_ADMIN`, to enter its namespaces.
 const OF_TEMPLATE: [libc::c_ulong; 6] = [5, 6, 7, 8, 18, 21];
+
+/// The namespaces that a copy enters, in this order. The namespace of users is last, because the
+/// others belong to the host's. The first one is of the processes that the template forks.
+pub(crate) const NAMESPACES: [&CStr; 7] = [
+    c"/proc/self/ns/pid",
+    c"/proc/self/ns/mnt",
+    c"/proc/self/ns/net",
+    c"/proc/self/ns/ipc",
+    c"/proc/self/ns/uts",
+    c"/proc/self/ns/cgroup",
+    c"/proc/self/ns/user",
+];
 
 #[repr(C)]
 struct CapHeader {
@@ -93,11 +106,27 @@ pub(crate) fn become_instance(
     proc: Option<BorrowedFd<'_>>,
 ) -> Result<(), Failure> {
     change_user(plan.host_ids).step("change the user")?;
-    if plan.userns && plan.has(Layer::UserNamespace) {
+    if has_own_users(plan) {
         sys::unshare(libc::CLONE_NEWUSER).step("create a user namespace")?;
         map_self(inside, plan.host_ids, proc).step("map the user namespace")?;
     }
     Ok(())
+}
+
+/// Opens the namespaces of this process, which a copy enters. The template does not open them
+/// itself, because it would need `CAP_SYS_PTRACE`, which service managers often withhold.
+pub(crate) fn open_namespaces(plan: &Plan) -> io::Result<Vec<OwnedFd>> {
+    namespaces(plan).iter().map(|name| sys::openat(None, name, libc::O_RDONLY, 0)).collect()
+}
+
+/// The namespaces that a copy with this plan enters.
+pub(crate) fn namespaces(plan: &Plan) -> &'static [&'static CStr] {
+    let others = NAMESPACES.len() - 1;
+    if has_own_users(plan) { &NAMESPACES } else { &NAMESPACES[..others] }
+}
+
+pub(crate) fn has_own_users(plan: &Plan) -> bool {
+    plan.userns && plan.has(Layer::UserNamespace)
 }
 
 /// Enters another user namespace, in which this process has the ids `inside`. Its ids so far are

@@ -15,7 +15,6 @@
 //! C library (docs/decisions/0100-templates.md). So a template is replaced after a number of
 //! copies.
 
-use std::ffi::CStr;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -35,7 +34,6 @@ use crate::plan::Plan;
 use crate::prewarmed::is_readable;
 use crate::running::Running;
 use crate::seccomp::BpfProgram;
-use crate::sys;
 
 /// The layers that only the copies get. The template keeps the host's process ids, because a
 /// process can enter only namespaces below its own.
@@ -57,19 +55,8 @@ const REST: Duration = Duration::from_secs(60);
 /// After this many failures in a row, programs are executed again. One failure may have another
 /// reason, but a machine that does not permit copies would make each start fail first.
 const FAILURES_MAX: u32 = 3;
-/// The namespaces that a copy enters, in this order. The namespace of users is last, because the
-/// others belong to the host's. The first one is of the processes that the template forks.
-const NAMESPACES: [&CStr; 7] = [
-    c"/proc/self/ns/pid",
-    c"/proc/self/ns/mnt",
-    c"/proc/self/ns/net",
-    c"/proc/self/ns/ipc",
-    c"/proc/self/ns/uts",
-    c"/proc/self/ns/cgroup",
-    c"/proc/self/ns/user",
-];
 /// The most descriptors, besides its listeners, that a copy's pid 1 sends.
-const FROM_INIT_MAX: usize = NAMESPACES.len() + 1;
+const FROM_INIT_MAX: usize = identity::NAMESPACES.len() + 1;
 
 /// A running template. Dropping this ends it. Its copies continue.
 pub(crate) struct Template {
@@ -151,11 +138,11 @@ impl Template {
         *self.last_copy.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         let order = Order {
             groups: groups.len(),
-            landlock: from_init.len() > namespaces(plan).len(),
+            landlock: from_init.len() > identity::namespaces(plan).len(),
             work_dir: &plan.work_dir,
             limits: identity::resource_limits(plan),
             secure_bits: identity::SECURE_BITS,
-            ids: if has_own_users(plan) { identity::INSIDE_IDS } else { plan.host_ids },
+            ids: if identity::has_own_users(plan) { identity::INSIDE_IDS } else { plan.host_ids },
         };
         let groups = groups.iter().map(|dir| open_group(dir)).collect::<io::Result<Vec<_>>>()?;
         let fds: Vec<RawFd> = std::iter::once(init)
@@ -167,22 +154,6 @@ impl Template {
         let order = serde_json::to_vec(&order)?;
         message::send(self.running.channel.as_fd(), &order, &fds, libc::MSG_DONTWAIT)
     }
-}
-
-/// Opens the namespaces of this process, which a copy enters. The template does not open them
-/// itself, because it would need `CAP_SYS_PTRACE`, which service managers often withhold.
-pub(crate) fn open_namespaces(plan: &Plan) -> io::Result<Vec<OwnedFd>> {
-    namespaces(plan).iter().map(|name| sys::openat(None, name, libc::O_RDONLY, 0)).collect()
-}
-
-/// The namespaces that a copy with this plan enters.
-fn namespaces(plan: &Plan) -> &'static [&'static CStr] {
-    let others = NAMESPACES.len() - 1;
-    if has_own_users(plan) { &NAMESPACES } else { &NAMESPACES[..others] }
-}
-
-fn has_own_users(plan: &Plan) -> bool {
-    plan.userns && plan.has(Layer::UserNamespace)
 }
 
 /// Opens the file of a control group through which a process with one thread enters the group; see
