@@ -20,6 +20,9 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffi
 /// A wake-up takes less than this, in nanoseconds: 10 to 20 µs in a virtual machine. If the worker
 /// runs meanwhile and starts a thread or a process, it takes more.
 const MOMENT_NS: u64 = 40_000;
+/// A worker's first wake-ups are left to the kernel. Functions ask at their start on how many
+/// processors they may run, and a worker that displaces this thread at once would see one.
+const FIRST: u32 = 64;
 
 /// A worker's program that can be woken nearby.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(crate) struct Nearby {
     all: CpuSet,
     /// The newest process of the machine when the threads were last looked through.
     newest: Cell<Option<u32>>,
+    /// How many of the first wake-ups are left.
+    first: Cell<u32>,
 }
 
 impl Nearby {
@@ -36,12 +41,21 @@ impl Nearby {
     pub(crate) fn new(control: &dyn InstanceControl) -> Option<Self> {
         let program = Pid::from_raw(i32::try_from(control.program()?).ok()?)?;
         let all = sched_getaffinity(Some(program)).ok()?;
-        (all.count() > 1).then_some(Self { program, all, newest: Cell::new(None) })
+        (all.count() > 1).then_some(Self {
+            program,
+            all,
+            newest: Cell::new(None),
+            first: Cell::new(FIRST),
+        })
     }
 
     /// Calls `wake`, which wakes the program if it sleeps. Returns `None` without calling it if the
     /// program has ended or chosen its processors itself.
     pub(crate) fn wake<R>(&self, wake: impl FnOnce() -> R) -> Option<R> {
+        if let Some(left) = self.first.get().checked_sub(1) {
+            self.first.set(left);
+            return Some(wake());
+        }
         if sched_getaffinity(Some(self.program)).ok()? != self.all {
             return None;
         }
@@ -145,6 +159,9 @@ mod tests {
             child.wait().expect("it has ended");
             return;
         };
+        for _ in 0..FIRST {
+            assert!(nearby.wake(|| ()).is_some(), "one of the first");
+        }
         let count = nearby.wake(|| sched_getaffinity(Some(pid)).expect("its processors").count());
         assert_eq!(count, Some(1));
         assert_eq!(sched_getaffinity(Some(pid)).expect("its processors"), all);
