@@ -37,8 +37,7 @@ export async function loadFunction(worker) {
   const [file, exported] = findFile(spec.code_dir, spec.entry);
   const lack = /\.[mc]?ts$/.test(file) ? interpreter.lacksTypeScript() : null;
   if (lack) throw new Error(`${spec.entry}: ${lack}`);
-  // Following calls costs half a microsecond of each, which functions without lines need not pay.
-  worker.mayWrite = /\b(console|stdout|stderr)\b/.test(fs.readFileSync(file, 'utf8'));
+  worker.file = file;
   if (spec.compat) return loadAdapted(worker, file, exported);
   const loaded = await interpreter.importCode(file);
   const isCommonJs = interpreter.isCommonJs(file, loaded);
