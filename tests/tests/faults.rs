@@ -92,11 +92,11 @@ fn calls_that_expire_in_the_queue_have_lines() {
         let answer = call.join().expect("an answer");
         let id = answer.header("mote-invocation").expect("an id");
         let code = answer.json()["code"].as_str().expect("a code").to_owned();
-        let of_call = node.ok(&["logs", "f", "--invocation", id]);
-        assert!(
-            of_call.contains("call failed: f: deadline of") && of_call.contains(&code),
-            "{code}: {of_call}"
-        );
+        wait_for("the line of the call", || {
+            let of_call = node.ok(&["logs", "f", "--invocation", id]);
+            let is_there = of_call.contains("call failed: f: deadline of");
+            (is_there && of_call.contains(&code)).then_some(())
+        });
         queued += u32::from(code == "M0507");
     }
     assert!(queued > 0, "no call expired in the queue");
@@ -107,6 +107,7 @@ fn torn(node: &Node, path: &str) -> String {
     let mut socket = std::net::TcpStream::connect(node.http).expect("the node listens");
     let request = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n");
     std::io::Write::write_all(&mut socket, request.as_bytes()).expect("sent");
+    socket.set_read_timeout(Some(mote_tests::PATIENCE)).expect("a limit");
     let mut answer = Vec::new();
     let _ = std::io::Read::read_to_end(&mut socket, &mut answer);
     let answer = String::from_utf8_lossy(&answer).to_lowercase();
