@@ -273,7 +273,7 @@ mod tests {
             ("/usr/lib/aarch64-linux-gnu", true),
             ("/usr/local/lib", false),
             ("/usr/lib/jvm", false),
-            ("/root/.pyenv/lib", false),
+            ("/opt/python/lib", false),
         ] {
             assert_eq!(is_usual(Path::new(folder)), expected, "{folder}");
         }
