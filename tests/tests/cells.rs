@@ -592,8 +592,8 @@ struct Away {
 }
 
 impl Away {
-    fn start(number: u8) -> Option<Self> {
-        let far = Far::new(number)?;
+    fn start() -> Option<Self> {
+        let far = Far::new()?;
         let dir = tempfile::Builder::new().prefix("mote-away").tempdir().expect("temp folder");
         use std::os::unix::fs::PermissionsExt;
         let mode = std::fs::Permissions::from_mode(0o755);
@@ -604,7 +604,7 @@ impl Away {
             .args(["netns", "exec", far.name()])
             .arg(mote_binary())
             .args(["up", "--http", "off", "--coap", "off"])
-            .args(["--cell", &format!("198.19.{number}.2:8095")])
+            .args(["--cell", &format!("{}:8095", far.far)])
             .args(["--cell-key".as_ref(), dir.path().join("cell.key").as_os_str()])
             .args(["--data".as_ref(), dir.path().join("data").as_os_str()])
             .args(["--socket".as_ref(), dir.path().join("s").as_os_str()])
@@ -652,8 +652,7 @@ fn a_cable_that_is_pulled_is_noticed_within_two_seconds() {
     if !is_root() {
         return skip("a cell behind a cable", "needs root");
     }
-    let number = (std::process::id() % 250) as u8;
-    let Some(away) = Away::start(number) else {
+    let Some(away) = Away::start() else {
         return skip("a cell behind a cable", "cannot make a network namespace");
     };
     let a = Cell::start("a");
@@ -661,7 +660,7 @@ fn a_cable_that_is_pulled_is_noticed_within_two_seconds() {
     away.mote(&["secret", "set", "who"], b"b");
     let folder = a.node.dir.path().join("src/f");
     away.mote(&["deploy", folder.to_str().expect("UTF-8"), "--name", "f"], b"");
-    a.knows_at(&[("b", format!("198.19.{number}.2:8095").parse().expect("an address"))]);
+    a.knows_at(&[("b", (away.far.far, 8095).into())]);
     wait_for("the connection", || (a.sees("b")["state"] == "connected").then_some(()));
     let busy = a.occupy(1.0);
     let http = a.node.http;

@@ -11,12 +11,12 @@ use mote_tests::network::Far;
 use mote_tests::{Node, PATIENCE, is_root, repository, skip, wait_for};
 
 /// Makes another machine, because each address has a separate share.
-fn far(test: &str, number: u8) -> Option<Far> {
+fn far(test: &str) -> Option<Far> {
     if !is_root() {
         skip(test, "needs root");
         return None;
     }
-    let far = Far::new(number + (std::process::id() % 10) as u8);
+    let far = Far::new();
     if far.is_none() {
         skip(test, "cannot make a network namespace");
     }
@@ -68,7 +68,7 @@ fn open(at: SocketAddr, function: &str) -> Result<TcpStream, String> {
 
 #[test]
 fn a_namespace_leaves_websockets_to_others() {
-    let Some(far) = far("WebSockets of namespaces", 60) else { return };
+    let Some(far) = far("WebSockets of namespaces") else { return };
     let Some(files) = files_max() else { return skip("WebSockets of namespaces", "no limits") };
     // With this limit the front has 256 connections. 128 of them may be WebSockets, and 64 may be
     // of one address.
@@ -194,7 +194,7 @@ fn options(mut bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
 
 #[test]
 fn a_namespace_leaves_observers_to_others() {
-    let Some(far) = far("observers of namespaces", 70) else { return };
+    let Some(far) = far("observers of namespaces") else { return };
     let (node, _) = start(&["--lan", "--access", "public"]);
     node.deploy_ok("a", &[("app.py", HELLO)]);
     node.get("/a");

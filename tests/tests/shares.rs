@@ -40,10 +40,10 @@ fn node(env: &[(&str, &str)], flags: &[&str]) -> Node {
     node
 }
 
-fn network(test: &str, number: u8) -> Option<(Far, Vec<Ipv4Addr>)> {
-    let far = if is_root() { Far::new(number) } else { None };
+fn network(test: &str) -> Option<(Far, Vec<Ipv4Addr>)> {
+    let far = if is_root() { Far::new() } else { None };
     let found = far.and_then(|far| {
-        let addresses = far.more_addresses(number, *ADDRESSES.last().expect("some"))?;
+        let addresses = far.more_addresses(*ADDRESSES.last().expect("some"))?;
         Some((far, addresses))
     });
     if found.is_none() {
@@ -133,8 +133,7 @@ fn probe(
 #[test]
 fn connections_of_many_addresses_keep_nobody_out() {
     let test = "connections_of_many_addresses_keep_nobody_out";
-    let number = 200 + (std::process::id() % 25) as u8;
-    let Some((far, addresses)) = network(test, number) else { return };
+    let Some((far, addresses)) = network(test) else { return };
     let admin = free_port();
     let node = node(&[(OPEN_FILES, "4096")], &["--admin", &format!("http://0.0.0.0:{admin}")]);
     let key = node.ok(&["key", "create", "web", "--function", "locked"]);
@@ -199,8 +198,7 @@ fn half_handshakes_of_many_addresses_keep_nobody_out() {
     if Command::new("curl").arg("--version").output().is_err() {
         return skip(test, "needs curl");
     }
-    let number = 226 + (std::process::id() % 25) as u8;
-    let Some((far, addresses)) = network(test, number) else { return };
+    let Some((far, addresses)) = network(test) else { return };
     let proxy = format!("{}/32", far.far);
     let proxied = ["--trusted-proxies", &proxy, "--proxy-header", "proxy-protocol"];
     // The beginning of a TLS record with a handshake.
@@ -265,8 +263,7 @@ fn accepted(stream: &mut TcpStream, waits: bool) -> Option<bool> {
 #[test]
 fn guesses_of_many_addresses_do_not_delay_devices() {
     let test = "guesses_of_many_addresses_do_not_delay_devices";
-    let number = 175 + (std::process::id() % 25) as u8;
-    let Some((far, addresses)) = network(test, number) else { return };
+    let Some((far, addresses)) = network(test) else { return };
     let node = node(&[], &["--mqtt", "0.0.0.0:0"]);
     let mut lines = node.announcement.lines();
     let port = lines.find_map(|line| line.strip_prefix("  mqtt   mqtt://"));
@@ -331,8 +328,7 @@ fn guesses_of_many_addresses_do_not_delay_devices() {
 #[test]
 fn connections_of_one_user_from_many_addresses_keep_no_device_out() {
     let test = "connections_of_one_user_from_many_addresses_keep_no_device_out";
-    let number = 150 + (std::process::id() % 25) as u8;
-    let Some((far, addresses)) = network(test, number) else { return };
+    let Some((far, addresses)) = network(test) else { return };
     let node = node(&[], &["--mqtt", "0.0.0.0:0"]);
     let manifest = "version = 1\n[access]\nmode = \"public\"\n[allow]\nmqtt = [\"said\"]\n";
     let says = "def handle(event, ctx):\n    ctx.publish('said', 'x')\n    return 'ran'\n";
@@ -465,8 +461,7 @@ fn followed_logs_of_a_viewer_leave_places_to_operators_and_end_with_its_token() 
 #[test]
 fn slow_calls_without_a_key_leave_places_at_another_platforms_api() {
     let test = "slow_calls_without_a_key_leave_places_at_another_platforms_api";
-    let number = 125 + (std::process::id() % 25) as u8;
-    let Some((far, addresses)) = network(test, number) else { return };
+    let Some((far, addresses)) = network(test) else { return };
     let api = free_port();
     let node = node(&[(OPEN_FILES, "4096")], &["--openfaas", &format!("0.0.0.0:{api}")]);
     let slow = "import time\ndef handle(event, ctx):\n    time.sleep(60)\n    return 'ran'\n";
