@@ -96,37 +96,12 @@ def decode(data):
     return frame, 12 + size
 
 
-class Engine:
-    """A worker process and the engine's end of its socket."""
+class Connection:
+    """The engine's end of a worker's socket."""
 
-    def __init__(self, code_dir, entry, load=True, ready=True, concurrency=None, env=None, packages_dir=None, argv=None, **more):
-        ours, theirs = socket.socketpair()
-        # A shell moves the socket to fd 3 in the child, so no preexec function is needed.
-        fd = theirs.fileno()
-        os.set_inheritable(fd, True)
-        argv = argv or [sys.executable, "-u", "-s", "-B", os.path.join(HERE, "mote_shim.py")]
-        script = "exec 3<&%d; [ %d = 3 ] || exec %d<&-; exec \"$@\"" % (fd, fd, fd)
-        self.process = subprocess.Popen(
-            ["bash", "-c", script, "-", *argv],
-            pass_fds=[fd], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        theirs.close()
-        ours.settimeout(SECONDS_MAX)
-        self.sock, self.data, self.logs, self.alive, self.next_stream = ours, bytearray(), [], [], 100
-        self.hello = self.read()
-        if load:
-            self.send({"kind": "LOAD", "stream": 0, "json": {
-                "function": "fn", "revision": 3, "code_dir": code_dir, "packages_dir": packages_dir,
-                "entry": entry, "concurrency": concurrency, "env": env or {}, **more}})  # fmt: skip
-            self.ready = self.read() if ready else None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.sock.close()
-        self.process.kill()
-        self.process.communicate()
+    def __init__(self, sock):
+        sock.settimeout(SECONDS_MAX)
+        self.sock, self.data, self.logs, self.alive, self.next_stream = sock, bytearray(), [], [], 100
 
     def send(self, *frames):
         self.sock.sendall(b"".join(map(encode, frames)))
@@ -180,6 +155,48 @@ class Engine:
                 return frame
             if frame["end"] and head:
                 return head
+
+
+class Engine(Connection):
+    """A worker process and the engine's end of its socket."""
+
+    def __init__(self, code_dir, entry, load=True, ready=True, concurrency=None, env=None, packages_dir=None, argv=None, **more):
+        ours, theirs = socket.socketpair()
+        # A shell moves the socket to fd 3 in the child, so no preexec function is needed.
+        fd = theirs.fileno()
+        os.set_inheritable(fd, True)
+        argv = argv or [sys.executable, "-u", "-s", "-B", os.path.join(HERE, "mote_shim.py")]
+        script = "exec 3<&%d; [ %d = 3 ] || exec %d<&-; exec \"$@\"" % (fd, fd, fd)
+        self.process = subprocess.Popen(
+            ["bash", "-c", script, "-", *argv],
+            pass_fds=[fd], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        theirs.close()
+        super().__init__(ours)
+        self.hello = self.read()
+        if load:
+            self.send({"kind": "LOAD", "stream": 0, "json": {
+                "function": "fn", "revision": 3, "code_dir": code_dir, "packages_dir": packages_dir,
+                "entry": entry, "concurrency": concurrency, "env": env or {}, **more}})  # fmt: skip
+            self.ready = self.read() if ready else None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.sock.close()
+        self.process.kill()
+        self.process.communicate()
+
+    def copy(self):
+        """Lets a seed make a copy of itself. Returns the copy's connection and its number."""
+        ours, theirs = socket.socketpair()
+        with theirs, open(os.devnull, "w") as output:
+            socket.send_fds(self.sock, [b"c"], [theirs.fileno(), output.fileno()])
+        answer, fds, _, _ = socket.recv_fds(self.sock, 256, 1)
+        for fd in fds:
+            os.close(fd)
+        return Connection(ours), int(answer)
 
     def exit_code(self):
         return self.process.wait(SECONDS_MAX)

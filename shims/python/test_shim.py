@@ -64,6 +64,65 @@ class OwnModules(Case):
                     self.check(engine.invoke("/", b"x"), 200, b"own own own ")
 
 
+class Seeds(Case):
+    """A worker that makes copies of itself."""
+
+    CODE = """
+        import asyncio, os, random
+        count = 0
+        hooks = []
+        lines = open(__file__)
+        lines.read(1)
+        os.register_at_fork(after_in_child=lambda: hooks.append(os.getpid()))
+        def handle(event, ctx):
+            global count
+            count += 1
+            print("called", count)
+            return "%d %d %s %s %d" % (os.getpid(), count, random.random(), hooks[-1] == os.getpid(), os.lseek(lines.fileno(), 0, 1))
+        async def later(event, ctx):
+            global count
+            count += 1
+            await asyncio.sleep(0.001)
+            return "%d %d" % (os.getpid(), count)
+    """
+
+    def copy(self, engine):
+        copy, pid = engine.copy()
+        self.addCleanup(copy.sock.close)
+        return copy, pid
+
+    def test_copies_serve_and_share_nothing(self):
+        engine = self.engine(self.CODE, seed=True)
+        self.assertIsInstance(engine.ready["json"]["no_copies"], str)
+        (one, first), (two, second) = self.copy(engine), self.copy(engine)
+        numbers = set()
+        for copy, pid in ((one, first), (two, second)):
+            ready = copy.read()
+            self.assertEqual((ready["kind"], ready["json"].get("no_copies")), ("READY", None))
+            for count in (1, 2):
+                words = copy.invoke()["body"].decode().split()
+                self.assertEqual([*words[:2], words[3]], [str(pid), str(count), "True"])
+                numbers.add(words[2])
+            self.assertEqual([log["text"] for log in copy.logs], ["called 1", "called 2"])
+        self.assertEqual(len(numbers), 4)
+        # A copy ends alone.
+        one.send({"kind": "DRAIN", "stream": 0})
+        self.assertRaises(EOFError, one.read)
+        self.assertIn(b" 3 ", two.invoke()["body"])
+        self.assertEqual(self.copy(engine)[0].read()["kind"], "READY")
+        engine.sock.shutdown(2)
+        self.assertEqual(engine.exit_code(), 0)
+
+    def test_loops_are_renewed(self):
+        engine = self.engine(self.CODE, "fn:later", seed=True)
+        copies = [self.copy(engine) for _ in range(2)]
+        for copy, _ in copies:
+            self.assertEqual(copy.read()["kind"], "READY")
+        for count in (1, 2):
+            for copy, pid in copies:
+                self.check(copy.invoke(), 200, b"%d %d" % (pid, count))
+
+
 SHAPES = '''
 class Duck:
     status, headers, body = 202, {"X-A": "b", "Content-Length": "99"}, "duck"

@@ -95,6 +95,7 @@ mod scale_to_zero;
 mod scaling;
 mod schedules;
 mod secrets;
+mod seeds;
 mod service_manager;
 mod shares;
 mod static_files;

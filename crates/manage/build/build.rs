@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// The files of `shims/` that sandboxes contain.
-const SHIMS: [&str; 34] = [
+const SHIMS: [&str; 35] = [
     "python/mote_shim.py",
     "python/mote_worker.py",
     "node/mote_shim.mjs",
@@ -27,6 +27,7 @@ const SHIMS: [&str; 34] = [
     "python/mote_template.py",
     "python/mote_rehearsal.py",
     "python/mote_services.py",
+    "python/mote_seed.py",
     "python/mote_cloudevents.py",
     "python/mote_websocket.py",
     "node/mote_cloudevents.cjs",

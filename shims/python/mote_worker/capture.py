@@ -115,6 +115,8 @@ class LineCapture:
         def in_child():
             # A forked child shares the socket's file description, and one byte from it would break
             # a frame of the parent. The child therefore prints to the real pipes.
+            if self.copying:
+                return  # a copy of a seed has a connection of its own
             self.forked = True
             self.out.clear()
             self.sending = threading.Lock()

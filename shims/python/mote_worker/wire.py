@@ -19,10 +19,13 @@ CHUNK_MAX = 64 << 10
 WINDOW = 256 << 10
 HEADERS_MAX = 64 << 10
 LINE_MAX = 16 << 10
+NO_COPIES_MAX = 200
 RECEIVE_BYTES = 256 << 10
 # A batch is written no later than this after the previous write, so that a slow invocation does not
 # delay earlier answers.
 FLUSH_NS = 200_000
+# A worker that loads for at least this long finds out whether copies of it can be made.
+COPIES_PAY_NS = 100_000_000
 
 STDOUT, STDERR, LOGGED = 1, 2, 3
 TRIGGERS = {1: "http", 2: "coap", 3: "admin", 4: "schedule", 5: "mqtt", 6: "function"}

@@ -20,7 +20,18 @@ from mote_worker.loading import adapted, find_entry, in_trace, let_debug, shape_
 from mote_worker.loop import Loop
 from mote_worker.reader import FrameReader
 from mote_worker.threads import Threads
-from mote_worker.wire import HELLO, NAME, READY, RECEIVE_BYTES, TEXT, VERSION, encode_json, now_ns
+from mote_worker.wire import (
+    COPIES_PAY_NS,
+    HELLO,
+    NAME,
+    NO_COPIES_MAX,
+    READY,
+    RECEIVE_BYTES,
+    TEXT,
+    VERSION,
+    encode_json,
+    now_ns,
+)
 from mote_worker.writer import FrameWriter
 from mote_worker.wsgi import wsgi_handler
 
@@ -51,6 +62,7 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         self.whole_bodies = True
         self.draining = False
         self.forked = False
+        self.copying = False  # this process, or its child, becomes a copy of a seed
         self.spec = None
         self.parts = {}  # files of the shim that were loaded for this function, by name
         self.offers_sockets = False  # the function is an ASGI application
@@ -146,8 +158,18 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
             "shape": shape,
             "whole_bodies": self.whole_bodies,
         }
+        is_seed = self.spec.get("seed", False)
+        if is_seed or ready["init_ns"] >= COPIES_PAY_NS:
+            ready["no_copies"] = self.part("mote_seed").obstacle(self)[:NO_COPIES_MAX]
+        copies = self.part("mote_seed").Copies(self) if is_seed else None
         self.put(READY, 0, 0, encode_json(ready).encode())
         self.flush()
+        if copies:
+            copies.make()  # returns only in a copy
+            ready["init_ns"] = 0
+            ready.pop("no_copies")
+            self.put(READY, 0, 0, encode_json(ready).encode())
+            self.flush()
         self.serving = True
         serve()
         for call in self.at_end:

@@ -103,6 +103,10 @@ pub struct Function {
     /// The autoscaler's last decision; absent before the first invocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
+    /// Why each instance loads the function itself, if loading it takes long. Absent if further
+    /// instances are copies of one that has loaded it, or if nothing is known about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_copies: Option<String>,
     /// Who may call it: `public`, `key`, `basic`, `jwt`, `mtls`, `webhook` or `local`.
     #[serde(default = "public")]
     pub access: String,

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use mote_spec::Egress;
 
@@ -250,6 +251,21 @@ pub trait InstanceControl: Send + Sync {
     fn exited(&self) -> BoxFuture<Exit>;
 }
 
+/// An instance that has loaded its function and makes copies of itself. It serves no calls. It ends
+/// when the control of its instance is dropped, and all its copies end with it.
+pub trait Seed: Send + Sync {
+    /// Notes that the function is loaded. From now on, the seed may use only the memory that it
+    /// holds, and a little more. Returns this limit in bytes. Reads and writes a few small files.
+    fn settle(&self) -> u64;
+    /// Makes one copy: an instance with limits of its own, in the sandbox of the seed. Its worker
+    /// sends READY without a handshake. Listeners for destinations belong to the seed. Fails if the
+    /// seed has ended, or has made as many copies as it may.
+    fn copy(&self) -> BoxFuture<Result<Started, StartError>>;
+}
+
+/// The start of a seed: its own instance, and what makes its copies.
+pub type SeedStart = BoxFuture<Result<(Started, Arc<dyn Seed>), StartError>>;
+
 /// Why an instance could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -285,6 +301,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Starts one instance. Resolves when its program has been executed or could not be executed.
     /// The backend limits this time to some seconds.
     fn start(&self, request: InstanceRequest) -> BoxFuture<Result<Started, StartError>>;
+
+    /// Starts a seed. Its worker receives LOAD on the instance's channel and sends READY. After that,
+    /// the channel belongs to the backend. Backends that make no copies refuse.
+    fn start_seed(&self, _request: InstanceRequest) -> SeedStart {
+        Box::pin(async { Err(StartError::Unavailable("this backend makes no copies".to_owned())) })
+    }
 
     /// Keeps programs running in advance, so that the next function that needs an instance can use
     /// one. The list replaces the previous one. The programs start with a small share of the

@@ -36,10 +36,12 @@ pub const HEADER_FIELDS_MAX: usize = 512;
 pub const LOG_LINE_BYTES_MAX: usize = 16 << 10;
 /// Bytes of source and level that precede the line in a LOG frame.
 pub const LOG_FIXED_BYTES: usize = 2;
-/// Largest HELLO or READY. Such a frame holds a name, two numbers and a word.
+/// Largest HELLO or READY. Such a frame holds a name, two numbers, a word and a short text.
 pub const GREETING_BYTES_MAX: usize = 4 << 10;
 /// The maximum number of characters kept of a handler's shape.
 pub const SHAPE_CHARS_MAX: usize = 64;
+/// The maximum number of characters kept of the reason why no copies of a worker can be made.
+pub const NO_COPIES_CHARS_MAX: usize = 200;
 /// Largest ERROR: texts of 4,096 and 16,384 characters (section 4 of the contract), each character
 /// up to 12 bytes when JSON escapes it, and room for the rest.
 pub const ERROR_BYTES_MAX: usize = 256 << 10;
@@ -446,10 +448,13 @@ pub struct Load {
     /// The services of the node to which the worker may send REQUEST frames.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<String>,
+    /// Whether the worker serves no calls, but makes copies of itself after READY.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub seed: bool,
 }
 
 /// READY, as JSON: the worker reports that the function is loaded.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Ready {
     /// Nanoseconds from LOAD to READY. During this time, the shim imports the code and runs `init`.
     pub init_ns: u64,
@@ -462,17 +467,25 @@ pub struct Ready {
     /// body, and an incomplete body does not occupy a place of the worker.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole_bodies: bool,
+    /// Why no copies of the worker can be made. Empty if they can be made; absent if the worker does
+    /// not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_copies: Option<String>,
 }
 
 impl Ready {
     /// Limits a worker's claims. The concurrency is at least one and at most `concurrency_max`,
     /// which the function's limits allow. The shape is a word of up to [`SHAPE_CHARS_MAX`]
-    /// printable characters.
+    /// printable characters, and the reason against copies a text of up to [`NO_COPIES_CHARS_MAX`].
     pub fn clamped(mut self, concurrency_max: u32) -> Self {
         self.concurrency = self.concurrency.clamp(1, concurrency_max.max(1));
         if self.shape.len() > SHAPE_CHARS_MAX || self.shape.contains(char::is_control) {
             let printable = self.shape.chars().filter(|letter| !letter.is_control());
             self.shape = printable.take(SHAPE_CHARS_MAX).collect();
+        }
+        if let Some(why) = &mut self.no_copies {
+            let printable = why.chars().filter(|letter| !letter.is_control());
+            *why = printable.take(NO_COPIES_CHARS_MAX).collect();
         }
         self
     }
@@ -638,7 +651,7 @@ mod tests {
     #[test]
     fn what_a_worker_claims_is_clamped() {
         let ready = |concurrency, shape: &str| {
-            Ready { init_ns: 1, concurrency, shape: shape.into(), whole_bodies: false }.clamped(8)
+            Ready { init_ns: 1, concurrency, shape: shape.into(), ..Ready::default() }.clamped(8)
         };
         assert_eq!(ready(0, "handle").concurrency, 1);
         assert_eq!(ready(8, "handle").concurrency, 8);

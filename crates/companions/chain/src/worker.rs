@@ -263,6 +263,7 @@ impl Worker {
                             concurrency: load.concurrency.unwrap_or(CONCURRENCY),
                             shape: "chain".to_owned(),
                             whole_bodies: true,
+                            ..Ready::default()
                         };
                         let ready = serde_json::to_vec(&ready).expect("it has only string keys");
                         self.output.put(|out| wire::put_frame(out, FrameKind::Ready, 0, 0, &ready));

@@ -180,7 +180,7 @@ impl Worker {
             init_ns: began.elapsed().as_nanos() as u64,
             concurrency: program.concurrency,
             shape: program.shape().to_owned(),
-            whole_bodies: false,
+            ..Ready::default()
         };
         let ready = serde_json::to_vec(&ready).expect("it has only string keys");
         self.link.put(|out| wire::put_frame(out, FrameKind::Ready, 0, 0, &ready));

@@ -51,6 +51,9 @@ pub struct RoomRequest<'a> {
     pub function: &'a str,
     /// The revision that needs the room. Its own idle instances are not asked to make room.
     pub revision: u64,
+    /// Whether the room is for a part of a start that holds a reservation already. Such a part does
+    /// not count among the starts under way.
+    pub is_part_of_start: bool,
     /// Notified after a refusal when it is worth asking again.
     pub waiter: Option<&'a Arc<Notify>>,
 }
@@ -184,7 +187,10 @@ impl Ledger {
                     drop(books);
                     return Err(self.exceeds(wish, namespace, exceeded, now_ns));
                 }
-                let taken = books.taken(now_ns);
+                let mut taken = books.taken(now_ns);
+                if wish.is_part_of_start {
+                    taken.starting = 0;
+                }
                 let all = self.budget.memory_bytes;
                 let wanted = wish.memory_bytes;
                 let shares =
@@ -208,7 +214,11 @@ impl Ledger {
                         (taken, shares)
                     }
                     Verdict::Start | Verdict::Evict(_) => {
-                        return Ok(books.grant(self, one, namespace, now_ns));
+                        let reservation = books.grant(self, one, namespace);
+                        if !wish.is_part_of_start {
+                            books.starting.push((reservation.id, now_ns));
+                        }
+                        return Ok(reservation);
                     }
                 }
             };
@@ -374,13 +384,7 @@ impl Books {
         }
     }
 
-    fn grant(
-        &mut self,
-        ledger: &Arc<Ledger>,
-        one: Held,
-        namespace: Option<&str>,
-        now_ns: u64,
-    ) -> Reservation {
+    fn grant(&mut self, ledger: &Arc<Ledger>, one: Held, namespace: Option<&str>) -> Reservation {
         let memory_bytes = one.memory_bytes;
         self.tenants.paid(namespace);
         let namespace = namespace.map(|namespace| self.tenants.take(namespace, one));
@@ -389,7 +393,6 @@ impl Books {
         let (granted, room) = oneshot::channel();
         self.promised += memory_bytes;
         self.promises.push_back(Promise { id, memory_bytes, granted });
-        self.starting.push((id, now_ns));
         self.keep_promises(ledger.budget.memory_bytes);
         let room = Some(room);
         Reservation { ledger: ledger.clone(), id, one, namespace, room, left: false }
@@ -435,6 +438,19 @@ impl Reservation {
     /// Notes that the start has ended, successfully or not, so that another start may begin.
     pub fn started(&self) {
         self.ledger.give_back(|books| books.starting.retain(|(id, _)| *id != self.id));
+    }
+
+    /// Gives back the part of the memory above `memory_bytes`, which the instance can no longer
+    /// use.
+    pub fn shrink(&mut self, memory_bytes: u64) {
+        let surplus = self.one.memory_bytes.saturating_sub(memory_bytes);
+        self.one.memory_bytes -= surplus;
+        self.ledger.give_back(|books| {
+            books.taken -= surplus;
+            if let Some(namespace) = &self.namespace {
+                books.tenants.shrink(namespace, surplus);
+            }
+        });
     }
 
     /// Whether [`Reservation::leave`] was called.

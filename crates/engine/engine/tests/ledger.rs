@@ -28,6 +28,7 @@ fn wish(mib: u64) -> RoomRequest<'static> {
         evict: true,
         function: "f",
         revision: 1,
+        is_part_of_start: false,
         waiter: None,
     }
 }
@@ -97,6 +98,25 @@ fn starts_at_once_are_bounded_and_the_refused_are_told() {
     let mut context = Context::from_waker(Waker::noop());
     assert!(pin!(told.notified()).poll(&mut context).is_ready());
     let _second = ledger.reserve(&asking).unwrap();
+}
+
+#[test]
+fn a_part_of_a_start_is_no_further_start_and_gives_back_what_it_does_not_need() {
+    let ledger = ledger(128, 1);
+    let of_plant = |mib| RoomRequest { function: "f.plant", ..wish(mib) };
+    let _start = ledger.reserve(&of_plant(32)).unwrap();
+    let part = RoomRequest { is_part_of_start: true, ..of_plant(64) };
+    let mut reservation = ledger.reserve(&part).unwrap();
+    assert!(has_room(&mut reservation));
+    assert_eq!(ledger.status().starting, 1);
+    reservation.shrink(16 * MIB);
+    reservation.shrink(20 * MIB);
+    assert_eq!(ledger.status().taken_bytes, 48 * MIB);
+    assert_eq!(ledger.held_by("plant").memory_bytes, 48 * MIB);
+    drop(reservation);
+    assert_eq!(ledger.status().taken_bytes, 32 * MIB);
+    let held = ledger.held_by("plant");
+    assert_eq!((held.instances, held.memory_bytes), (1, 32 * MIB));
 }
 
 #[test]

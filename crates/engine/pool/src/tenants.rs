@@ -141,6 +141,13 @@ impl Tenants {
         name
     }
 
+    /// Counts less memory for an instance that still runs and was not asked to leave.
+    pub fn shrink(&mut self, namespace: &str, memory_bytes: u64) {
+        if let Some(held) = self.held.get_mut(namespace) {
+            held.memory_bytes -= memory_bytes;
+        }
+    }
+
     /// Stops counting an instance. `had_left` says whether the instance was asked to leave.
     pub fn give(&mut self, namespace: &str, one: Held, had_left: bool) {
         subtract(&mut self.held, namespace, one);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mote_core::backend::{
-    Backend, BoxFuture, ImageRoot, InstanceLimits, InstanceRequest, Launch, Prewarmed, StartError,
-    Started,
+    Backend, BoxFuture, ImageRoot, InstanceLimits, InstanceRequest, Launch, Prewarmed, Seed,
+    SeedStart, StartError, Started,
 };
 use mote_spec::{ANY_HOST, Egress, Transport};
 use tokio::io::unix::AsyncFd;
@@ -20,6 +20,7 @@ use crate::answers::{Child, await_assigned, await_prepared, await_start, sandbox
 use crate::cgroup::Cgroups;
 use crate::cleanup::Unstarted;
 use crate::config::{HostFacts, Layer, SandboxConfig};
+use crate::copy_roots::{self, COPIES_MAX};
 use crate::identity::INSIDE_ID;
 use crate::loopback::{EGRESS_MAX, egress_address};
 use crate::plan::{
@@ -30,6 +31,7 @@ use crate::prewarmed::PrewarmedPool;
 use crate::proc_files::{self, Machine};
 use crate::report::{self, Report};
 use crate::running::Running;
+use crate::seed::{Answers, Parts, ProcessSeed, SeedHandle};
 use crate::slots::{Slot, Slots};
 use crate::template::{self, Template, Templates};
 use crate::zygote::ZygoteHandle;
@@ -314,6 +316,59 @@ impl ProcessBackend {
         // The next child is made only now, so that making it does not slow this start.
         self.fill();
         started(&request.label, running?, false, Box::new(under_way))
+    }
+
+    /// Starts a seed: an ordinary sandbox, which has a root for each copy in addition.
+    async fn start_seed_now(
+        self,
+        request: InstanceRequest,
+    ) -> Result<(Started, Arc<dyn Seed>), StartError> {
+        let inner = &*self.inner;
+        let label = &request.label;
+        let can_copy = matches!(request.launch, Launch::Shim { forks: true, .. });
+        let is_plain =
+            request.image.is_none() && request.debug_port.is_none() && !request.writable_code;
+        if !(can_copy && is_plain && report::prewarmed_programs(&inner.cgroups))
+            || inner.config.without != 0
+        {
+            let why = "no copies can be made of this program on this node".to_owned();
+            return Err(StartError::Unavailable(why));
+        }
+        let slot = inner.slots.take()?;
+        let mut plan = self.plan(&request, &slot);
+        let Program::Shim { argv } = plan.program else {
+            return Err(StartError::Unavailable("only shims have seeds".to_owned()));
+        };
+        plan.program = Program::Seed { argv };
+        plan.root.folders.extend(copy_roots::folders());
+        // The kernel counts the processes of all copies together, because they have the same user.
+        // The groups count those of each copy.
+        plan.processes *= u64::from(COPIES_MAX) + 1;
+        let host_ids = plan.host_ids;
+        let running = self.run(label, plan, &request.limits, slot, None).await?;
+        self.fill();
+        let failed = |source| sandbox_error(label, "watch the seed", source);
+        let cgroup = running.prepared.cleanup.cgroup(|cgroup| Some(cgroup.clone()));
+        let parts = Parts {
+            begin: {
+                let backend = self.clone();
+                Box::new(move || Box::new(UnderWay::begin(&backend)))
+            },
+            cgroups: inner.cgroups.clone(),
+            label: label.clone(),
+            limits: request.limits.clone(),
+            host_ids,
+            own_group: cgroup.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?,
+            channel: running.channel.try_clone().map_err(failed)?,
+            status: running.prepared.status.get_ref().try_clone().map_err(failed)?,
+        };
+        let (answers, replies) = Answers::new();
+        let seed = ProcessSeed::new(parts, replies).map_err(failed)?;
+        // Its copies are the starts under way.
+        let started = running
+            .into_started(false, Box::new(()), move |answer| answers.take(answer))
+            .map_err(failed)?;
+        Ok((started, Arc::new(SeedHandle(seed))))
     }
 
     /// Sends a plan, and waits until its program runs.
@@ -673,6 +728,10 @@ impl Backend for ProcessBackend {
         Box::pin(self.clone().start_now(request))
     }
 
+    fn start_seed(&self, request: InstanceRequest) -> SeedStart {
+        Box::pin(self.clone().start_seed_now(request))
+    }
+
     fn keep_prewarmed(&self, wanted: Vec<Prewarmed>) {
         let inner = &*self.inner;
         if !report::prewarmed_programs(&inner.cgroups) || inner.config.without != 0 {
@@ -785,7 +844,7 @@ fn started(
     under_way: Box<dyn Send + Sync>,
 ) -> Result<Started, StartError> {
     running
-        .into_started(waited, under_way)
+        .into_started(waited, under_way, drop)
         .map_err(|source| sandbox_error(label, "watch the instance", source))
 }
 

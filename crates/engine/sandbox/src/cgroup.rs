@@ -7,8 +7,10 @@
 //! have version 1 hierarchies next to an (almost) empty version 2 tree, and count as version 1.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
@@ -479,28 +481,21 @@ impl InstanceCgroup {
     }
 
     /// Stops the instance's processes, or lets them continue. `init`, the instance's pid 1, is left
-    /// out, because it runs no code of a function and answers the daemon. Signals are used instead
+    /// out, because it runs no code of a function and answers the daemon. The group of a copy of a
+    /// seed has no pid 1. Signals are used instead
     /// of the freezer, because processes that version 1's freezer holds cannot be killed, and so
     /// would outlive a daemon that died.
-    pub(crate) fn set_paused(&self, init: i32, paused: bool) -> bool {
-        let Some(dir) = self.dirs.get("pids").or_else(|| self.dirs.values().next()) else {
-            return false;
-        };
+    pub(crate) fn set_paused(&self, init: Option<i32>, paused: bool) -> bool {
         let signal = if paused { libc::SIGSTOP } else { libc::SIGCONT };
         let mut told = BTreeSet::new();
         // Listed again, because processes that were not stopped yet may have forked meanwhile.
         for _ in 0..PAUSE_ROUNDS {
-            let listed = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-            let listed: Vec<i32> = listed.lines().filter_map(|line| line.parse().ok()).collect();
-            let fresh: Vec<i32> =
-                listed.into_iter().filter(|pid| *pid > 0 && told.insert(*pid)).collect();
+            let is_meant = |pid: &i32| Some(*pid) != init && told.insert(*pid);
+            let fresh: Vec<i32> = self.processes().into_iter().filter(is_meant).collect();
             if fresh.is_empty() {
-                return told.len() > 1;
+                return !told.is_empty();
             }
             for pid in fresh {
-                if pid == init {
-                    continue;
-                }
                 // SAFETY: plain integers. The process was listed a moment ago in a group that only
                 // this instance uses.
                 unsafe {
@@ -513,6 +508,80 @@ impl InstanceCgroup {
             self.set_paused(init, false);
         }
         !paused
+    }
+
+    /// The processes in the group, by their numbers in this process's namespace.
+    fn processes(&self) -> Vec<i32> {
+        let Some(dir) = self.dirs.get("pids").or_else(|| self.dirs.values().next()) else {
+            return Vec::new();
+        };
+        let listed = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        listed.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect()
+    }
+
+    /// Creates the directories and writes the limits, for an instance that no child of the zygote
+    /// prepares. Writes about ten small files.
+    pub(crate) fn create(&self, limits: &InstanceLimits) -> io::Result<()> {
+        for dir in self.values(limits, true) {
+            create(&dir.path)?;
+            for (name, value, needed) in dir.values {
+                let written = fs::write(dir.path.join(name), value);
+                if needed {
+                    written?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the files through which a process with one thread enters the groups.
+    pub(crate) fn entries(&self) -> io::Result<Vec<OwnedFd>> {
+        self.paths().iter().map(|dir| open_entry(dir)).collect()
+    }
+
+    /// Makes sure that a process is in every directory of the group. A process that entered the
+    /// group itself is only looked up.
+    pub(crate) fn ensure_member(&self, pid: i32) -> io::Result<()> {
+        for dir in self.paths() {
+            let file = dir.join("cgroup.procs");
+            let number = pid.to_string();
+            if !fs::read_to_string(&file)?.lines().any(|line| line == number) {
+                fs::write(&file, number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts memory of the instance for which another group pays.
+    pub(crate) fn borrow(&mut self, bytes: u64) {
+        self.borrowed = bytes;
+    }
+
+    /// Lowers the memory limit of a running instance.
+    pub(crate) fn limit_memory(&self, bytes: u64) -> io::Result<()> {
+        let Some(dir) = self.dirs.get("memory") else { return Ok(()) };
+        if self.version != Version::V1 {
+            return fs::write(dir.join("memory.max"), bytes.to_string());
+        }
+        fs::write(dir.join("memory.limit_in_bytes"), bytes.to_string())?;
+        // The file exists only if swap accounting is on.
+        let _ = fs::write(dir.join("memory.memsw.limit_in_bytes"), bytes.to_string());
+        Ok(())
+    }
+
+    /// Kills all processes of a group that has no pid 1 of its own. They cannot escape by forking,
+    /// because the group admits no further process.
+    pub(crate) fn kill_all(&self) {
+        if let Some(dir) = self.dirs.get("pids") {
+            let _ = fs::write(dir.join("pids.max"), "0");
+        }
+        for pid in self.processes() {
+            // SAFETY: plain integers. The process was listed a moment ago in a group that only this
+            // instance uses.
+            unsafe {
+                libc::kill(pid, libc::SIGKILL);
+            }
+        }
     }
 
     /// Whether the kernel killed a process in the group because it ran out of memory.
@@ -546,6 +615,19 @@ impl InstanceCgroup {
                 }
             }
         }
+    }
+}
+
+/// Opens the file of a control group through which a process with one thread enters the group; see
+/// `child`.
+pub(crate) fn open_entry(dir: &Path) -> io::Result<OwnedFd> {
+    let open = |name| {
+        let mut options = OpenOptions::new();
+        options.write(true).custom_flags(libc::O_CLOEXEC).open(dir.join(name)).map(OwnedFd::from)
+    };
+    match open("tasks") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open("cgroup.procs"),
+        opened => opened,
     }
 }
 

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawF
 use crate::seccomp::{self, BpfProgram};
 
 use crate::config::Layer;
+use crate::copy_roots;
 use crate::identity;
 use crate::image_root::{self, Composed};
 use crate::init;
@@ -54,7 +55,7 @@ pub(crate) fn run(preparation: &[u8], status: OwnedFd, filter: &BpfProgram) -> !
         compose(order, &mut status, filter)
     });
     match result {
-        Ok((plan, egress)) => init::run(&plan, egress),
+        Ok((plan, egress)) => init::run(&plan, egress, filter),
         Err(failure) => {
             let answer = Answer::Failed {
                 step: failure.step,
@@ -155,6 +156,9 @@ fn compose(
             // If the pipe is full, only the hint is lost.
             let _ = sys::write(output.as_fd(), text);
         }
+        if let Program::Seed { .. } = plan.program {
+            copy_roots::compose(plan.root.tmp_bytes)?;
+        }
     }
     // The program may reopen its own stdout through /dev/stdout, which asks the pipe's owner.
     // SAFETY: plain integers on a descriptor we own.
@@ -203,14 +207,19 @@ fn compose(
     // This comes after the last change of ids, because each change clears the setting.
     die_with_parent()?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0).step("become undumpable")?;
-    if plan.has(Layer::Seccomp) {
+    // Pid 1 of a seed needs a call that no program may make. So it loads its filter after it has
+    // started the program, which loads its own.
+    let is_seed = matches!(plan.program, Program::Seed { .. });
+    if plan.has(Layer::Seccomp) && !is_seed {
         let load = match image_user {
             Some((user, _)) => sys::load_filter(&seccomp::for_image(filter, user == 0)),
             None => sys::load_filter(filter),
         };
         load.step("load the system call filter")?;
     }
-    if plan.has(Layer::Capabilities) {
+    if is_seed {
+        identity::keep_chroot().step("drop capabilities")?;
+    } else if plan.has(Layer::Capabilities) {
         identity::drop_capabilities().step("drop capabilities")?;
     }
     Ok((plan, egress))

@@ -444,6 +444,7 @@ mod tests {
             compat,
             template: None,
             services: Vec::new(),
+            seed: false,
         }
     }
 

@@ -222,6 +222,15 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     set_capabilities([CapData::default(); 2])
 }
 
+/// Keeps only the capability to change the root. It ends when a program is executed.
+pub(crate) fn keep_chroot() -> io::Result<()> {
+    const CAP_SYS_CHROOT: u32 = 18;
+    let mut sets = [CapData::default(); 2];
+    sets[0].effective = 1 << CAP_SYS_CHROOT;
+    sets[0].permitted = 1 << CAP_SYS_CHROOT;
+    set_capabilities(sets)
+}
+
 /// Makes all capabilities survive the execution of a program. Only for tests that show the effect
 /// of dropping them.
 pub(crate) fn keep_capabilities() -> io::Result<()> {

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use mote_core::backend::ServerOrder;
@@ -16,8 +16,10 @@ use mote_core::backend::ServerOrder;
 use crate::config::Layer;
 use crate::message;
 use crate::plan::{Answer, Plan, Program};
+use crate::seccomp::{self, BpfProgram};
+use crate::seed_init;
 use crate::spawn::{Command, Stdio};
-use crate::step::{CHANNEL_FD, STATUS_FD};
+use crate::step::{CHANNEL_FD, STATUS_FD, status, tell};
 use crate::sys;
 use crate::worker;
 
@@ -27,9 +29,10 @@ const CONNECT_TIMEOUT_MS: i32 = 1_000;
 /// The process id of a copy of a template. Pid 2 has brought it here and ended.
 const COPY_PID: i32 = 3;
 
-/// Runs the plan's program to its end. Never returns.
-pub(crate) fn run(plan: &Plan, egress: Vec<OwnedFd>) -> ! {
-    match start(plan, egress) {
+/// Runs the plan's program to its end. Never returns. This process is under the filter already,
+/// unless its program is a seed.
+pub(crate) fn run(plan: &Plan, egress: Vec<OwnedFd>, filter: &BpfProgram) -> ! {
+    match start(plan, egress, filter) {
         Ok(wait_status) => {
             tell(&Answer::Ended { wait_status }, &[]);
             sys::exit_now(0)
@@ -47,24 +50,13 @@ pub(crate) fn run(plan: &Plan, egress: Vec<OwnedFd>) -> ! {
     }
 }
 
-/// The status socket. It stays open for the whole life of pid 1.
-fn status() -> BorrowedFd<'static> {
-    // SAFETY: set-up has placed the socket at this number, and nothing closes it.
-    unsafe { BorrowedFd::borrow_raw(STATUS_FD) }
-}
-
-fn tell(answer: &Answer, fds: &[RawFd]) {
-    // If the daemon has ended, no process needs the answer.
-    let _ = message::send(status(), &answer.encode(), fds, 0);
-}
-
 fn started(egress: Vec<OwnedFd>) {
     let fds: Vec<_> = egress.iter().map(|fd| fd.as_raw_fd()).collect();
     tell(&Answer::Started, &fds);
     drop(egress);
 }
 
-fn start(plan: &Plan, egress: Vec<OwnedFd>) -> io::Result<i32> {
+fn start(plan: &Plan, egress: Vec<OwnedFd>, filter: &BpfProgram) -> io::Result<i32> {
     // SAFETY: set-up has placed the channel at this number; here it gets its owner.
     let channel = unsafe { OwnedFd::from_raw_fd(CHANNEL_FD) };
     let children = sys::child_signal_fd()?;
@@ -96,12 +88,20 @@ fn start(plan: &Plan, egress: Vec<OwnedFd>) -> io::Result<i32> {
             started(egress);
             Ok(wait(COPY_PID, &children, None))
         }
-        Program::Shim { argv } | Program::Template { argv } => {
-            // SAFETY: plain integers on our own descriptor: the program inherits the channel at
-            // this very number.
-            unsafe {
-                libc::fcntl(CHANNEL_FD, libc::F_SETFD, 0);
+        Program::Seed { argv } => {
+            inherit_channel();
+            let roots = seed_init::Roots::open()?;
+            let filter = plan.has(Layer::Seccomp).then_some(filter);
+            let child = command(argv, &plan.work_dir)?.spawn_in_same_root(filter)?;
+            drop(channel);
+            if let Some(filter) = filter {
+                sys::load_filter(&seccomp::for_seed_init(filter))?;
             }
+            started(egress);
+            Ok(seed_init::wait(child.pid, &children, &roots))
+        }
+        Program::Shim { argv } | Program::Template { argv } => {
+            inherit_channel();
             let child = command(argv, &plan.work_dir)?.spawn(&Stdio::default(), &[])?;
             drop(channel);
             let Some(port) = plan.debug_port else {
@@ -117,6 +117,14 @@ fn start(plan: &Plan, egress: Vec<OwnedFd>) -> io::Result<i32> {
             started(egress);
             Ok(wait(child.pid, &children, Some((&channel, *port, *stop_signal))))
         }
+    }
+}
+
+/// Lets the program inherit the channel at its number.
+fn inherit_channel() {
+    // SAFETY: plain integers on our own descriptor.
+    unsafe {
+        libc::fcntl(CHANNEL_FD, libc::F_SETFD, 0);
     }
 }
 

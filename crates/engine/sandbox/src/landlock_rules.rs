@@ -15,7 +15,8 @@ use landlock::{
 };
 
 use crate::config::Layer;
-use crate::plan::Plan;
+use crate::copy_roots;
+use crate::plan::{Plan, Program};
 use crate::step::{Failure, StepName};
 use crate::sys;
 
@@ -68,6 +69,11 @@ pub(crate) fn apply(plan: &Plan) -> Result<Option<OwnedFd>, Failure> {
         } else {
             allow(Path::new("/"), AccessFs::from_read(VERSION))?;
             allow(Path::new("/tmp"), writable)?;
+        }
+        if let Program::Seed { .. } = plan.program {
+            for tmp in copy_roots::tmps() {
+                allow(&tmp, writable)?;
+            }
         }
         for bind in plan.root.binds.iter().filter(|bind| bind.writable) {
             allow(&bind.target, writable)?;

@@ -20,6 +20,7 @@
 //! - `init.rs`, `spawn.rs`: pid 1, and the program
 //! - `prewarmed.rs`, `assignment.rs`: prewarmed interpreters, and how one receives a function
 //! - `template.rs`: copies of an interpreter that has already started
+//! - `seed.rs`, `seed_init.rs`, `copy_roots.rs`: copies of a program that has loaded its function
 //! - `worker.rs`, `program_run.rs`, `action_loop.rs`, `contract.rs`: programs that run once per
 //!   call, and actions that keep running
 //! - `backend.rs`, `running.rs`, `cleanup.rs`: the daemon's side
@@ -38,6 +39,7 @@ mod child;
 mod cleanup;
 mod config;
 mod contract;
+mod copy_roots;
 mod delivery;
 mod identity;
 mod image_root;
@@ -60,6 +62,8 @@ mod report;
 mod root;
 mod running;
 pub mod seccomp;
+mod seed;
+mod seed_init;
 mod slots;
 mod spawn;
 mod step;

@@ -33,6 +33,9 @@ pub(crate) enum Program {
     Copy { argv: Vec<String> },
     /// The program becomes a template. It is in no process id namespace of its own.
     Template { argv: Vec<String> },
+    /// The program becomes a seed: it loads a function, and then makes copies of itself. Pid 1
+    /// gives each copy a root of its own.
+    Seed { argv: Vec<String> },
     /// Pid 1 speaks the worker protocol and starts one process per invocation.
     PerInvocation { argv: Vec<String> },
     /// Pid 1 keeps one process running, and opens connections to its port on request. The signal
@@ -46,6 +49,7 @@ impl Program {
             Program::Shim { argv }
             | Program::Copy { argv }
             | Program::Template { argv }
+            | Program::Seed { argv }
             | Program::PerInvocation { argv }
             | Program::Server { argv, .. } => argv,
         }
@@ -274,6 +278,11 @@ pub(crate) enum Answer {
     Started,
     /// The program ended with this wait status.
     Ended { wait_status: i32 },
+    /// The root of the next copy is now the root of the seed, unless the kernel refused it with
+    /// this error.
+    RootEntered { refused: Option<i32> },
+    /// The copy with this number inside the sandbox ended with this wait status.
+    CopyEnded { pid: i32, wait_status: i32 },
 }
 
 impl Answer {

@@ -15,6 +15,20 @@ use crate::plan::Answer;
 use crate::prepared::PreparedChild;
 use crate::sys;
 
+/// The end of a process of which nothing else is known: it was killed, either by the daemon or by
+/// the kernel because of memory.
+pub(crate) const KILLED: Exit =
+    Exit { status: None, signal: Some(libc::SIGKILL), out_of_memory: false };
+
+/// How a program ended, from the status that its parent received.
+pub(crate) fn exit_of(wait_status: i32) -> Exit {
+    if libc::WIFSIGNALED(wait_status) {
+        Exit { signal: Some(libc::WTERMSIG(wait_status)), ..KILLED }
+    } else {
+        Exit { status: Some(libc::WEXITSTATUS(wait_status)), signal: None, out_of_memory: false }
+    }
+}
+
 /// An instance whose program runs. Dropping this ends the instance and removes its cgroups.
 pub(crate) struct Running {
     pub(crate) channel: OwnedFd,
@@ -30,11 +44,13 @@ impl Running {
         sys::watched(self.channel.try_clone()?)?.readable().await.map(drop)
     }
 
-    /// Starts to watch the instance. Must be called within a runtime.
+    /// Starts to watch the instance. Must be called within a runtime. What pid 1 says besides the
+    /// end of its program is passed to `answers`.
     pub(crate) fn into_started(
         self,
         prewarmed: bool,
         under_way: Box<dyn Send + Sync>,
+        answers: impl FnMut(Answer) + Send + 'static,
     ) -> io::Result<Started> {
         let Self { channel, output, egress, debugger, prepared } = self;
         let PreparedChild { status, init, pidfd, mounts: _, cleanup } = prepared;
@@ -42,41 +58,26 @@ impl Running {
         let cleanup = cleanup.started();
         let cgroup = cleanup.as_ref().map(|cleanup| cleanup.cgroup.clone());
         let (sender, exit) = watch::channel(None);
-        tokio::spawn(watch_instance(pidfd.clone(), status, cleanup, sender));
+        tokio::spawn(watch_instance(pidfd.clone(), status, cleanup, sender, answers));
         let control = Box::new(Control { init, pidfd, cgroup, exit });
         Ok(Started { channel, output, egress, debugger, control, prewarmed, under_way })
     }
 }
 
-/// Waits for the end of an instance, reports it, and cleans up.
+/// Waits for the end of an instance, reports it, and cleans up. All other answers of pid 1 are
+/// passed on.
 async fn watch_instance(
     pidfd: Arc<AsyncFd<OwnedFd>>,
     status: AsyncFd<OwnedFd>,
     cleanup: Option<Cleanup>,
     sender: watch::Sender<Option<Exit>>,
+    mut other: impl FnMut(Answer) + Send,
 ) {
-    let mut exit = Exit {
-        status: None,
-        // Without a last answer, pid 1 was killed, either by the daemon or by the kernel because of
-        // memory.
-        signal: Some(libc::SIGKILL),
-        out_of_memory: false,
-    };
+    let mut exit = KILLED;
     while let Ok(Some((answer, _))) = next_answer(&status).await {
-        if let Answer::Ended { wait_status } = answer {
-            exit = if libc::WIFSIGNALED(wait_status) {
-                Exit {
-                    status: None,
-                    signal: Some(libc::WTERMSIG(wait_status)),
-                    out_of_memory: false,
-                }
-            } else {
-                Exit {
-                    status: Some(libc::WEXITSTATUS(wait_status)),
-                    signal: None,
-                    out_of_memory: false,
-                }
-            };
+        match answer {
+            Answer::Ended { wait_status } => exit = exit_of(wait_status),
+            answer => other(answer),
         }
     }
     // The status socket closes while pid 1 is exiting. Only the pidfd shows that its namespace is
@@ -110,16 +111,11 @@ impl InstanceControl for Control {
     }
 
     fn set_paused(&self, paused: bool) -> bool {
-        self.cgroup.as_ref().is_some_and(|cgroup| cgroup.set_paused(self.init, paused))
+        self.cgroup.as_ref().is_some_and(|cgroup| cgroup.set_paused(Some(self.init), paused))
     }
 
     fn listening(&self) -> Vec<u16> {
-        let tables = ["tcp", "tcp6"].map(|name| format!("/proc/{}/net/{name}", self.init));
-        let texts = tables.map(|table| std::fs::read_to_string(table).unwrap_or_default());
-        let mut ports: Vec<u16> = texts.iter().flat_map(|text| listening_in(text)).collect();
-        ports.sort_unstable();
-        ports.dedup();
-        ports
+        listening_at(self.init)
     }
 
     fn pid(&self) -> Option<u32> {
@@ -145,11 +141,7 @@ impl InstanceControl for Control {
             let ended = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
             // A watcher is missing only while the runtime is shutting down, which kills all
             // instances.
-            ended.unwrap_or(Exit {
-                status: None,
-                signal: Some(libc::SIGKILL),
-                out_of_memory: false,
-            })
+            ended.unwrap_or(KILLED)
         })
     }
 }
@@ -158,6 +150,16 @@ impl Drop for Control {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The ports on which the programs of a process's network namespace listen.
+pub(crate) fn listening_at(pid: i32) -> Vec<u16> {
+    let tables = ["tcp", "tcp6"].map(|name| format!("/proc/{pid}/net/{name}"));
+    let texts = tables.map(|table| std::fs::read_to_string(table).unwrap_or_default());
+    let mut ports: Vec<u16> = texts.iter().flat_map(|text| listening_in(text)).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
 }
 
 /// The ports of listening sockets in a table of the kernel (proc(5), `/proc/net/tcp`).

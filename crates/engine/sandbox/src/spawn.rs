@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::Path;
 
+use crate::seccomp::BpfProgram;
 use crate::sys;
 
 /// The PATH for programs without a slash in their name, if the environment has none.
@@ -52,6 +53,7 @@ struct Order {
     env: Vec<*const libc::c_char>,
     stdio: [Option<RawFd>; 4],
     close_others: bool,
+    filter: Option<libc::sock_fprog>,
     errno: i32,
 }
 
@@ -129,6 +131,23 @@ impl Command {
     /// Executes the program in its own process group, with `more` added to its environment. Returns
     /// once the program has been executed, or returns the error from execve(2).
     pub(crate) fn spawn(&mut self, stdio: &Stdio, more: &[CString]) -> io::Result<Child> {
+        self.spawn_with(stdio, more, 0, None)
+    }
+
+    /// Like [`Command::spawn`], for a program that shares its root and its working folder with this
+    /// process. Only the program gets the filter.
+    pub(crate) fn spawn_in_same_root(&mut self, filter: Option<&BpfProgram>) -> io::Result<Child> {
+        let filter = filter.map(sys::filter_program);
+        self.spawn_with(&Stdio::default(), &[], libc::CLONE_FS, filter)
+    }
+
+    fn spawn_with(
+        &mut self,
+        stdio: &Stdio,
+        more: &[CString],
+        shared: libc::c_int,
+        filter: Option<libc::sock_fprog>,
+    ) -> io::Result<Child> {
         let end = std::iter::once(std::ptr::null());
         let argv = self.arguments.as_ref().unwrap_or(&self.argv);
         let mut order = Order {
@@ -137,6 +156,7 @@ impl Command {
             env: self.env.iter().chain(more).map(|text| text.as_ptr()).chain(end).collect(),
             stdio: [stdio.input, stdio.output, stdio.error, stdio.extra],
             close_others: self.close_others,
+            filter,
             errno: 0,
         };
         // SAFETY: the child runs `execute` on its own stack. Meanwhile, this thread, the only one,
@@ -148,7 +168,7 @@ impl Command {
             libc::clone(
                 execute,
                 top.cast(),
-                libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+                libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | shared,
                 (&raw mut order).cast(),
             )
         };
@@ -206,6 +226,18 @@ extern "C" fn execute(order: *mut libc::c_void) -> libc::c_int {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        if let Some(filter) = &order.filter
+            && libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER as libc::c_ulong,
+                std::ptr::from_ref(filter),
+                0,
+                0,
+            ) < 0
+        {
+            order.errno = *libc::__errno_location();
+            libc::_exit(127);
+        }
         let mut errno = libc::ENOENT;
         for candidate in &order.candidates {
             libc::execve(*candidate, order.argv.as_ptr(), order.env.as_ptr());

@@ -3,9 +3,11 @@
 
 use std::fmt::Display;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
+use crate::message;
+use crate::plan::Answer;
 use crate::sys;
 
 /// After set-up, pid 1 has the standard descriptors, then this one and [`STATUS_FD`], and no
@@ -40,4 +42,15 @@ pub(crate) fn die_with_parent() -> Result<(), Failure> {
 pub(crate) fn is_dir(fd: &OwnedFd, path: &Path) -> Result<bool, Failure> {
     let mode = sys::mode_of(fd.as_fd()).step(format_args!("look at {}", path.display()))?;
     Ok(mode & libc::S_IFMT == libc::S_IFDIR)
+}
+
+/// The status socket of pid 1. It stays open for the whole life of pid 1.
+pub(crate) fn status() -> BorrowedFd<'static> {
+    // SAFETY: set-up has placed the socket at this number, and nothing closes it.
+    unsafe { BorrowedFd::borrow_raw(STATUS_FD) }
+}
+
+pub(crate) fn tell(answer: &Answer, fds: &[RawFd]) {
+    // If the daemon has ended, no process needs the answer.
+    let _ = message::send(status(), &answer.encode(), fds, 0);
 }

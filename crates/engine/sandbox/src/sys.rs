@@ -279,6 +279,13 @@ pub(crate) fn enter_folder(folder: BorrowedFd<'_>) -> io::Result<()> {
     check(libc::c_long::from(unsafe { libc::fchdir(folder.as_raw_fd()) })).map(drop)
 }
 
+/// Makes a folder the root and the working folder of this process, and of those that share them.
+pub(crate) fn change_root(folder: BorrowedFd<'_>) -> io::Result<()> {
+    enter_folder(folder)?;
+    // SAFETY: a constant path.
+    check(libc::c_long::from(unsafe { libc::chroot(c".".as_ptr()) })).map(drop)
+}
+
 /// Makes the mounted tree behind `root` the root of this process, and detaches the old root.
 pub(crate) fn pivot_into(root: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain descriptor and constant paths. With both arguments ".", the old root lands on
@@ -757,12 +764,17 @@ pub(crate) fn take_short_turns() -> io::Result<()> {
     Ok(())
 }
 
-/// Applies a system call filter to this process. Needs no_new_privs or CAP_SYS_ADMIN.
-pub(crate) fn load_filter(filter: &crate::seccomp::BpfProgram) -> io::Result<()> {
-    let program = libc::sock_fprog {
+/// A filter as the kernel reads it. It points into `filter`, which must outlive its use.
+pub(crate) fn filter_program(filter: &crate::seccomp::BpfProgram) -> libc::sock_fprog {
+    libc::sock_fprog {
         len: filter.len() as libc::c_ushort,
         filter: filter.as_ptr().cast_mut().cast(),
-    };
+    }
+}
+
+/// Applies a system call filter to this process. Needs no_new_privs or CAP_SYS_ADMIN.
+pub(crate) fn load_filter(filter: &crate::seccomp::BpfProgram) -> io::Result<()> {
+    let program = filter_program(filter);
     // SAFETY: the program points at `len` instructions that outlive the call, in the kernel's layout.
     check(libc::c_long::from(unsafe {
         libc::prctl(

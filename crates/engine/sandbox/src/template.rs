@@ -15,10 +15,9 @@
 //! C library (docs/decisions/0100-templates.md). So a template is replaced after a number of
 //! copies.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,6 +26,7 @@ use std::time::{Duration, Instant};
 use mote_core::backend::{InstanceRequest, Launch};
 use serde::Serialize;
 
+use crate::cgroup::open_entry;
 use crate::config::Layer;
 use crate::identity;
 use crate::message::{self, FDS_MAX};
@@ -144,7 +144,7 @@ impl Template {
             secure_bits: identity::SECURE_BITS,
             ids: if identity::has_own_users(plan) { identity::INSIDE_IDS } else { plan.host_ids },
         };
-        let groups = groups.iter().map(|dir| open_group(dir)).collect::<io::Result<Vec<_>>>()?;
+        let groups = groups.iter().map(|dir| open_entry(dir)).collect::<io::Result<Vec<_>>>()?;
         let fds: Vec<RawFd> = std::iter::once(init)
             .chain(inside)
             .chain(&groups)
@@ -153,19 +153,6 @@ impl Template {
             .collect();
         let order = serde_json::to_vec(&order)?;
         message::send(self.running.channel.as_fd(), &order, &fds, libc::MSG_DONTWAIT)
-    }
-}
-
-/// Opens the file of a control group through which a process with one thread enters the group; see
-/// `child`.
-fn open_group(dir: &Path) -> io::Result<OwnedFd> {
-    let open = |name| {
-        let mut options = OpenOptions::new();
-        options.write(true).custom_flags(libc::O_CLOEXEC).open(dir.join(name)).map(OwnedFd::from)
-    };
-    match open("tasks") {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => open("cgroup.procs"),
-        opened => opened,
     }
 }
 

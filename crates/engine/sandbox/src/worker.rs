@@ -388,6 +388,7 @@ impl Worker<'_> {
             concurrency: self.concurrency as u32,
             shape: "exec".to_owned(),
             whole_bodies: self.contract.takes_whole_bodies(),
+            ..Ready::default()
         };
         let ready = serde_json::to_vec(&ready)?;
         if matches!(self.contract, Contract::Action { stays: true, .. }) {

@@ -24,8 +24,8 @@ use attempts::ATTEMPTS;
 use mote_core::backend::{Backend, ImageRoot, Prewarmed};
 use mote_sandbox::{Layer, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
 use support::{
-    Folder, copy_program, finish, is_root_with_memory, next_copy, next_prewarmed, own_uid, request,
-    shim, template,
+    Folder, copy_program, finish, is_root_with_memory, line_of, next_copy, next_prewarmed, own_uid,
+    request, seed, shim, template,
 };
 
 /// Sets of layers that stop the same attack. Removing one of them exposes only a property, because
@@ -98,6 +98,8 @@ enum Form {
     Waited,
     /// The program is a copy of a template, and was up before its code was there.
     Copied,
+    /// The program is a copy of a seed.
+    Seeded,
     /// The instance may write to its code.
     Writable,
     /// The instance runs a container image as its root user. The probe is in the image.
@@ -158,11 +160,12 @@ async fn inside(
 ) -> Results {
     let waited = matches!(form, Form::Waited | Form::Copied);
     let mut config = SandboxConfig::default();
-    let template = if form == Form::Copied { template() } else { None };
+    let is_copy = matches!(form, Form::Copied | Form::Seeded);
+    let template = if is_copy { template() } else { None };
     if let Some((shims, prefix, _)) = &template {
         config.shims_dir = Some(shims.0.clone());
         config.runtime_prefixes.push(prefix.clone());
-    } else if form == Form::Copied {
+    } else if is_copy {
         println!("SKIPPED: attempts in a copy: no python3");
         return Results::new();
     }
@@ -170,7 +173,7 @@ async fn inside(
         config = config.without(*layer);
     }
     let backend = ProcessBackend::new(zygote, config);
-    if waited && !is_root_with_memory(&backend) {
+    if (waited || is_copy) && !is_root_with_memory(&backend) {
         println!("SKIPPED: attempts in a program that waited: there is no memory controller");
         return Results::new();
     }
@@ -206,7 +209,18 @@ async fn inside(
         asked.limits.disk_bytes = size.next_multiple_of(4096) * 4 + (1 << 20);
         asked.limits.memory_bytes += size * 2;
     }
-    let started = if waited {
+    let mut seeds = None;
+    let started = if let (Form::Seeded, Some((_, _, launch))) = (form, &template) {
+        asked.launch = launch.clone();
+        let (seed, copies) = seed(&backend, asked).await;
+        let started = copies.copy().await.unwrap();
+        seeds = Some((seed, copies));
+        let mut channel =
+            std::os::unix::net::UnixStream::from(started.channel.try_clone().unwrap());
+        assert!(line_of(&mut channel).starts_with("up "));
+        channel.write_all(b"exec ./probe --probe\n").unwrap();
+        started
+    } else if waited {
         // The program is up before its code is there, and continues after it reads a line.
         let script = "echo up >&3; read go <&3; cd /function && exec ./probe --probe";
         asked.launch = match &template {
@@ -233,6 +247,7 @@ async fn inside(
         }
     };
     let (text, exit) = finish(started).await;
+    drop(seeds);
     assert!(text.contains("end of attempts"), "{without:?} {exit:?}: {text}");
     let mut results = parse(&text);
     if exit.out_of_memory {
@@ -316,7 +331,7 @@ fn main() {
     }
     // There is one zygote per configuration. All are forked while the process is single-threaded.
     let mut zygotes: Vec<_> =
-        (0..layers.len() + together.len() + 5).map(|_| Zygote::fork().unwrap()).collect();
+        (0..layers.len() + together.len() + 6).map(|_| Zygote::fork().unwrap()).collect();
 
     let code = Folder::new("escape");
     std::fs::copy(std::env::current_exe().unwrap(), code.0.join("probe")).unwrap();
@@ -364,25 +379,28 @@ fn main() {
 
     let control = if root { outside(&code.0, &env) } else { Results::new() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (full, assigned, copied, writable, in_image, removed, together) = runtime.block_on(async {
-        let full = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Plain).await;
-        let assigned = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Waited).await;
-        let copied = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Copied).await;
-        let writable = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Writable).await;
-        let in_image = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Image).await;
-        let mut removed = Vec::new();
-        for (layer, name) in layers {
-            let results =
-                inside(zygotes.pop().unwrap(), &[*layer], &code.0, &env, Form::Plain).await;
-            removed.push((*name, results));
-        }
-        let mut several = Vec::new();
-        for (layers, name, attack) in together {
-            let results = inside(zygotes.pop().unwrap(), layers, &code.0, &env, Form::Plain).await;
-            several.push((name, attack, results[*attack]));
-        }
-        (full, assigned, copied, writable, in_image, removed, several)
-    });
+    let (full, assigned, copied, seeded, writable, in_image, removed, together) =
+        runtime.block_on(async {
+            let full = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Plain).await;
+            let assigned = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Waited).await;
+            let copied = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Copied).await;
+            let seeded = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Seeded).await;
+            let writable = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Writable).await;
+            let in_image = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Image).await;
+            let mut removed = Vec::new();
+            for (layer, name) in layers {
+                let results =
+                    inside(zygotes.pop().unwrap(), &[*layer], &code.0, &env, Form::Plain).await;
+                removed.push((*name, results));
+            }
+            let mut several = Vec::new();
+            for (layers, name, attack) in together {
+                let results =
+                    inside(zygotes.pop().unwrap(), layers, &code.0, &env, Form::Plain).await;
+                several.push((name, attack, results[*attack]));
+            }
+            (full, assigned, copied, seeded, writable, in_image, removed, several)
+        });
     victim.kill().unwrap();
     victim.wait().unwrap();
     // SAFETY: the segment is ours.
@@ -416,6 +434,7 @@ fn main() {
     let blocked = waited.filter(|(_, worked)| !**worked).count();
     println!("in a program that waited: {tried} tried / {blocked} blocked");
     println!("in a copy of a template: {} tried", copied.len());
+    println!("in a copy of a seed: {} tried", seeded.len());
     assert!(succeeded.is_empty(), "attempts that got out: {succeeded:?}");
     let worked = writable.iter().filter(|(name, worked)| **worked && counts(&name.as_str()));
     let worked: Vec<_> = worked.map(|(name, _)| name.as_str()).collect();
@@ -478,6 +497,7 @@ fn main() {
         copied.is_empty() || copied == full,
         "a copy of a template is held as an executed program"
     );
+    assert!(seeded.is_empty() || seeded == full, "a copy of a seed is held as an executed program");
     // A container has its own limits, so in a container fewer attempts succeed outside the sandbox.
     let contained = arguments.iter().any(|word| word == "--in-container");
     assert!(contained || failing.len() * 10 <= able.len(), "too few attempts succeed outside");

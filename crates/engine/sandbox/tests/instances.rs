@@ -325,6 +325,7 @@ impl Engine {
             compat: None,
             template: None,
             services: Vec::new(),
+            seed: false,
         };
         self.send(FrameKind::Load, 0, 0, &serde_json::to_vec(&load).unwrap());
         let (ready, payload) = self.next();
@@ -812,6 +813,127 @@ async fn copies(zygote: ZygoteHandle) {
     wait_until(|| processes_with(&marker) == 0).await;
 }
 
+/// A copy of a seed has everything that an executed program has, except what this test names. Each
+/// copy has its own files, limits and end.
+async fn seeds(zygote: ZygoteHandle) {
+    let Some((shims, prefix, launch)) = support::template() else {
+        return println!("SKIPPED: no python3");
+    };
+    let mut config = SandboxConfig::default();
+    config.uid_base = own_uid_base();
+    config.shims_dir = Some(shims.0.clone());
+    config.runtime_prefixes.push(prefix);
+    let backend = &ProcessBackend::new(zygote, config);
+    if !is_root_with_memory(backend) {
+        return println!("SKIPPED: seeds need root and a memory controller");
+    }
+    let code = Folder::new("seeded");
+    let mut asked = request(42, &code.0, launch);
+    for entry in std::fs::read_dir("/proc/self/ns").unwrap().flatten() {
+        let name = format!("HOST_{}", entry.file_name().to_str().unwrap().to_uppercase());
+        let value = std::fs::read_link(entry.path()).unwrap().display().to_string();
+        asked.env.push((name, value));
+    }
+    // Tells the instance what to do, in one line.
+    let order = |started: &Started, line: &str| {
+        let mut channel = UnixStream::from(started.channel.try_clone().unwrap());
+        assert!(support::line_of(&mut channel).starts_with("up "));
+        channel.write_all(format!("{line}\n").as_bytes()).unwrap();
+    };
+    let executed = backend.start(asked.clone()).await.unwrap();
+    order(&executed, "facts");
+    let (executed, exit) = finish(executed).await;
+    assert_eq!(exit.status, Some(0), "{executed}");
+
+    // The prepared children have groups too.
+    let (mut groups, mut equal) = (0, 0);
+    wait_until(|| {
+        let now = instance_groups();
+        equal = if now == groups { equal + 1 } else { 0 };
+        groups = now;
+        equal == 25
+    })
+    .await;
+
+    let (seed, copies) = support::seed(backend, asked.clone()).await;
+    let copy = copies.copy().await.unwrap();
+    order(&copy, "facts");
+    let (copied, exit) = finish(copy).await;
+    assert_eq!(exit.status, Some(0), "{copied}");
+    let differing: Vec<_> = executed
+        .lines()
+        .zip(copied.lines())
+        .filter(|(one, other)| one != other)
+        .map(|(one, other)| (one.split(' ').next().unwrap(), other))
+        .collect();
+    println!("{differing:#?}");
+    assert_eq!(executed.lines().count(), copied.lines().count());
+    let names: Vec<_> = differing.iter().map(|(name, _)| *name).collect();
+    // The processes of all copies count as those of one user. The copy is in other groups than its
+    // pid 1, its /tmp covers that of the seed, and the folder of the roots is visible, but empty.
+    assert_eq!(names, ["RLIMIT_NPROC", "cgroup", "mounts", "folder"], "{differing:#?}");
+
+    // Each copy has its own /tmp, and an end of its own.
+    code.write("write.sh", "#!/bin/sh\nls /tmp; ls /.copies/*; echo x > /tmp/own; touch /usr/x; read wait <&3; ls /tmp; exit 3\n");
+    let first = copies.copy().await.unwrap();
+    order(&first, "exec ./write.sh");
+    let second = copies.copy().await.unwrap();
+    order(&second, "exec ./write.sh");
+    let third = copies.copy().await.unwrap();
+    order(&third, "exec ./write.sh");
+    wait_until(|| third.control.usage().unwrap().pids > 0).await;
+    third.control.kill();
+    assert_eq!(finish(third).await.1.signal, Some(9));
+    for one in [first, second] {
+        let mut channel = UnixStream::from(one.channel.try_clone().unwrap());
+        channel.write_all(b"go\n").unwrap();
+        let (text, exit) = finish(one).await;
+        assert_eq!((exit.status, exit.signal), (Some(3), None), "{text}");
+        assert_eq!(text.matches("own").count(), 1, "{text}");
+        assert!(text.contains("Read-only") || text.contains("Permission denied"), "{text}");
+    }
+
+    // Each copy has its own limits. Exceeding one ends no other copy.
+    code.write("eat.sh", "#!/bin/sh\ntail /dev/zero\n");
+    code.write("wait.sh", "#!/bin/sh\nsleep 1000 & sleep 1000 & read wait <&3; exit 4\n");
+    let waiting = copies.copy().await.unwrap();
+    order(&waiting, "exec ./wait.sh");
+    let eater = copies.copy().await.unwrap();
+    order(&eater, "exec ./eat.sh");
+    let (_, exit) = finish(eater).await;
+    assert!(exit.out_of_memory, "{exit:?}");
+    wait_until(|| waiting.control.usage().unwrap().pids == 3).await;
+    assert!(waiting.control.set_paused(true));
+    let state = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().find_map(|line| line.strip_prefix("State:\t").map(str::to_owned))
+    };
+    let pid = waiting.control.pid().unwrap();
+    wait_until(|| state(pid).is_some_and(|state| state.starts_with('T'))).await;
+    assert!(waiting.control.set_paused(false));
+    // What a copy leaves behind ends with it.
+    let mut channel = UnixStream::from(waiting.channel.try_clone().unwrap());
+    channel.write_all(b"go\n").unwrap();
+    let (_, exit) = finish(waiting).await;
+    assert_eq!(exit.status, Some(4));
+    // The seed still makes copies. All of them end with it.
+    let last = copies.copy().await.unwrap();
+    order(&last, "exec ./wait.sh");
+    wait_until(|| last.control.usage().unwrap().pids == 3).await;
+    drop(seed);
+    assert_eq!(finish(last).await.1.signal, Some(9));
+    assert!(copies.copy().await.is_err());
+    // A seed makes a limited number of copies.
+    let (seed, copies) = support::seed(backend, asked).await;
+    let mut made = 0;
+    while copies.copy().await.is_ok() {
+        made += 1;
+    }
+    assert_eq!(made, 32);
+    drop(seed);
+    wait_until(|| instance_groups() <= groups).await;
+}
+
 /// Paused instances do nothing, continue where they stopped, and can be ended.
 async fn paused(backend: &ProcessBackend) {
     if !enforces(backend, "cgroups") {
@@ -1155,6 +1277,7 @@ async fn start_times(backend: &ProcessBackend) {
 fn main() {
     let zygote = Zygote::fork().unwrap();
     let other_zygote = Zygote::fork().unwrap();
+    let third_zygote = Zygote::fork().unwrap();
     let only: Vec<String> =
         std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let mut config = SandboxConfig::default();
@@ -1183,6 +1306,10 @@ fn main() {
         if only.is_empty() || only.iter().any(|word| "copies".contains(word.as_str())) {
             println!("== copies");
             copies(other_zygote).await;
+        }
+        if only.is_empty() || only.iter().any(|word| "seeds".contains(word.as_str())) {
+            println!("== seeds");
+            seeds(third_zygote).await;
         }
         run!(failed_execution failed_preparation shell facts_of_the_machine runtimes limits socket_buffers per_invocation server_and_egress debug_port literal_egress writable_code
             installation installation_network waiting paused nothing_is_left daemon_death start_times);

@@ -149,6 +149,7 @@ impl Function {
             concurrency: model.concurrency,
             cpu_millis_per_instance: model.cpu_millis,
             memory_limit_bytes: model.memory_bytes,
+            memory_per_core_bytes: node.memory_per_core_bytes,
             starts_max: starts_max.clamp(1, node.starts_max.max(1)),
         };
         let mut pool = Pool::new(rules, bounds);

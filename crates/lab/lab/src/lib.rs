@@ -40,5 +40,7 @@ mod waits;
 pub use arrivals::Arrivals;
 pub use distribution::Distribution;
 pub use report::{Point, Report, WaitSummary, csv, table};
-pub use scenario::{FunctionModel, NodeModel, Scenario, StartModel, WorkModel};
+pub use scenario::{
+    FunctionModel, MEMORY_PER_CORE_BYTES, NodeModel, START_CPU_MS, Scenario, StartModel, WorkModel,
+};
 pub use simulation::simulate;

@@ -67,8 +67,8 @@ pub struct Report {
     /// starting, idle or paused.
     pub wasted_seconds: f64,
     pub starts: u64,
-    /// The cost of starts and of the memory of instances without work, in seconds of one processor.
-    /// A start uses the processor for all of its time.
+    /// The processor time of starts, and the memory of instances without work at the node's rate
+    /// ([`crate::NodeModel::memory_per_core_bytes`]), in seconds of one processor.
     pub cost_s: f64,
     pub start_reasons: BTreeMap<String, u64>,
     /// Instances that were stopped to release memory for others.

@@ -123,7 +123,7 @@ impl Simulation<'_> {
             let again_ns = state.model.start.cold.sample_ns(&mut state.start_random);
             self.agenda.at(now_ns + again_ns, Event::Refill);
         }
-        self.tally.started(now_ns, self.end_ns, state.model.memory_bytes, start.why.word);
+        self.tally.started(now_ns, self.end_ns, &state.model, start.why.word);
         let event = Event::Ready { function: function as u32, since_ns: now_ns };
         self.agenda.at(now_ns + lasts_ns, event);
     }
@@ -172,6 +172,7 @@ impl Simulation<'_> {
             concurrency: state.model.concurrency,
             spare: false,
             since_ns,
+            start_cpu_ns: Some((state.model.start.cpu_ms * 1e6) as u64),
         };
         state.pool.add_ready(new, now_ns);
         self.tally.advance(now_ns, self.end_ns);

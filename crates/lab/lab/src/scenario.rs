@@ -38,13 +38,25 @@ pub struct NodeModel {
     pub starts_max: u32,
     /// The number of generic sandboxes that wait to become an instance of any function.
     pub prewarmed: u32,
+    /// The memory that belongs to one core, in bytes: the rate at which memory is compared with
+    /// processor time. It is separate from `memory_bytes`, which no family uses up.
+    pub memory_per_core_bytes: u64,
 }
+
+/// The memory per core of the machine on which [`START_CPU_MS`] was measured: it has two cores, and
+/// an installation gives at most 8 GiB to instances.
+pub const MEMORY_PER_CORE_BYTES: u64 = 4 << 30;
+/// The processor time of a start in milliseconds. `bench/results/starts-2026-11-30.md` has 15.0 and
+/// 15.9 for a whole cycle of a Python function: start, load, call, end, and the interpreter that is
+/// prewarmed for the next one.
+pub const START_CPU_MS: f64 = 16.0;
 
 impl Default for NodeModel {
     /// A node with more resources than any scenario needs. A scenario that tests a budget sets its
     /// own values.
     fn default() -> Self {
-        Self { cores: 1_024.0, memory_bytes: 1 << 50, starts_max: 1 << 20, prewarmed: 0 }
+        Self { cores: 1_024.0, memory_bytes: 1 << 50, starts_max: 1 << 20, prewarmed: 0,
+            memory_per_core_bytes: MEMORY_PER_CORE_BYTES }
     }
 }
 
@@ -59,11 +71,13 @@ pub struct StartModel {
     pub resume: Distribution,
     /// How long an instance must be idle before it is paused; `None` means never.
     pub pause_after_s: Option<f64>,
+    /// The processor time of a start of any kind, in milliseconds.
+    pub cpu_ms: f64,
 }
 
 impl StartModel {
     pub fn cold(cold: Distribution) -> Self {
-        Self { cold, prewarmed: cold, resume: cold, pause_after_s: None }
+        Self { cold, prewarmed: cold, resume: cold, pause_after_s: None, cpu_ms: START_CPU_MS }
     }
 }
 

@@ -6,7 +6,7 @@ use mote_pool::autoscale::memory_cost_s;
 
 use crate::function::Function;
 use crate::report::{Point, Report};
-use crate::scenario::Scenario;
+use crate::scenario::{FunctionModel, Scenario};
 use crate::waits::Waits;
 
 #[derive(Debug, Default)]
@@ -34,7 +34,8 @@ pub(crate) struct Tally {
     busy_ns: f64,
     /// The time integral of the memory of instances without work, in byte-nanoseconds.
     idle_byte_ns: f64,
-    starting_ns: f64,
+    /// The processor time of all starts, in milliseconds.
+    start_cpu_ms: f64,
     at_ns: u64,
     starts: u64,
     reasons: BTreeMap<&'static str, u64>,
@@ -52,16 +53,24 @@ impl Tally {
         self.instances_ns += f64::from(self.instances) * elapsed_ns;
         self.busy_ns += f64::from(self.busy) * elapsed_ns;
         self.idle_byte_ns += (self.memory_bytes - self.busy_bytes) as f64 * elapsed_ns;
-        self.starting_ns += f64::from(self.starting) * elapsed_ns;
         self.at_ns = self.at_ns.max(now_ns);
     }
 
-    pub(crate) fn started(&mut self, now_ns: u64, end_ns: u64, bytes: u64, reason: &'static str) {
+    pub(crate) fn started(
+        &mut self,
+        now_ns: u64,
+        end_ns: u64,
+        model: &FunctionModel,
+        reason: &'static str,
+    ) {
         self.advance(now_ns, end_ns);
+        if now_ns < end_ns {
+            self.start_cpu_ms += model.start.cpu_ms;
+        }
         self.instances += 1;
         self.starting += 1;
         self.starts += 1;
-        self.memory_bytes += bytes;
+        self.memory_bytes += model.memory_bytes;
         self.instances_peak = self.instances_peak.max(self.instances);
         self.memory_peak_bytes = self.memory_peak_bytes.max(self.memory_bytes);
         *self.reasons.entry(reason).or_default() += 1;
@@ -112,7 +121,8 @@ impl Tally {
             instance_seconds: self.instances_ns / 1e9,
             wasted_seconds: (self.instances_ns - self.busy_ns) / 1e9,
             starts: self.starts,
-            cost_s: self.starting_ns / 1e9 + memory_cost_s(self.idle_byte_ns / 1e9),
+            cost_s: self.start_cpu_ms / 1e3
+                + memory_cost_s(self.idle_byte_ns / 1e9, scenario.node.memory_per_core_bytes),
             start_reasons: self.reasons.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect(),
             evictions: self.evictions,
             starts_refused: self.starts_refused,

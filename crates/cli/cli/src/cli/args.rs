@@ -505,6 +505,13 @@ pub(super) struct Simulate {
     /// Milliseconds an instance takes to start [default: 50; experiments have their own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(super) start_ms: Option<u64>,
+    /// Milliseconds of processor time that a start takes [default: 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    pub(super) start_cpu_ms: Option<u64>,
+    /// Memory of the node for instances, divided by its cores: the rate of memory in the column COST
+    /// [default: 4GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(super) core_memory: Option<String>,
     /// Maximum number of instances of one function [default: 20; experiments have their own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(super) max: Option<u32>,

@@ -157,6 +157,9 @@ pub(super) fn describe_text(function: &Function) -> String {
         let set: Vec<_> = set.into_iter().flatten().collect();
         line("", &format!("{} until the next deploy (mote scale)", set.join(", ")));
     }
+    if let Some(why) = &function.no_copies {
+        line("copies", &format!("none, each instance loads the function: {why}"));
+    }
     for (name, rate) in [("rate", limits.rate), ("caller rate", limits.caller_rate)] {
         if let Some(Rate { calls, period_ms, burst }) = rate {
             let unit = match period_ms {

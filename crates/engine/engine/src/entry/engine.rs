@@ -36,6 +36,7 @@ use crate::instance::launch;
 use crate::instance::prewarm::{Prewarm, PrewarmedPrograms};
 use crate::instance::program::{self, Program};
 use crate::ledger::{Ledger, LedgerStatus};
+use crate::revision::family::Family;
 use crate::revision::logs::FunctionLog;
 use crate::revision::pool::Pool;
 use crate::revision::seen::SeenCounters;
@@ -137,7 +138,8 @@ impl Engine {
         let metrics = self.metrics.function(&spec.name);
         let cores = self.shared.config.instances_max_default;
         let bounds = bounds_of(&spec, ScaleOverride::default(), cores, 1);
-        let mut pool = Pool::new(Rules::of(&spec, cores), bounds);
+        let memory_bytes = self.shared.config.budget.memory_bytes;
+        let mut pool = Pool::new(Rules::of(&spec, cores, memory_bytes), bounds);
         if let Some(live) = self.get(spec.name.as_str()) {
             pool.inherit(&live.pool.lock());
         }
@@ -166,6 +168,7 @@ impl Engine {
             last_error: Mutex::default(),
             failure_lines: Mutex::default(),
             seen: SeenCounters::new(),
+            family: Family::default(),
             whole_bodies: AtomicBool::new(false),
             concurrency: AtomicU32::new(1),
         })

@@ -1,7 +1,9 @@
 //! The life of one instance: start, handshake, service, end.
 
 pub(crate) mod egress;
+pub(crate) mod family;
 pub(crate) mod governor;
+pub(crate) mod handshake;
 pub(crate) mod launch;
 pub(crate) mod output;
 pub(crate) mod prewarm;
@@ -11,33 +13,26 @@ pub(crate) mod requests;
 pub(crate) mod services_door;
 pub(crate) mod worker_log;
 
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mote_core::Fault;
-use mote_core::backend::{BoxFuture, Exit, InstanceControl, Launch, StartError, Started};
+use mote_core::backend::{BoxFuture, Exit, InstanceControl, Launch, Started};
 use mote_core::fault::error_chain;
-use mote_core::services::Services;
-use mote_core::turn::Turn;
-use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
+use mote_core::wire::Ready;
 use mote_pool::{NewInstance, Why};
-use mote_spec::{
-    CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
-    CONCURRENCY_DEFAULT_RUST, CONCURRENCY_DEFAULT_SERVER, CONCURRENCY_DEFAULT_WASM, FunctionSpec,
-    Protocol, Runtime,
-};
+use mote_spec::{CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Protocol};
 use tokio::runtime::Handle;
 
 use crate::entry::offer::Unanswered;
-use crate::instance::launch::{CODE_DIR, LaunchError, PACKAGES_DIR, program, request, secret_env};
+use crate::instance::handshake::{StartFailure, Told, handshake, services, stream};
+use crate::instance::launch::request;
 use crate::instance::worker_log::InstanceLog;
 use crate::ledger::Reservation;
 use crate::link::action_image;
 use crate::link::server_link::ServerLink;
-use crate::link::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
+use crate::link::worker::{Connection, LinkEnd};
 use crate::revision::Revision;
 use crate::revision::logs::{LogLevel, Stopped};
 use crate::revision::pool::{FollowUp, Instance, Left, Link, fault_of_exit, leave_behind};
@@ -45,63 +40,12 @@ use mote_process::clock::{now_ns, unix_ms};
 
 /// How long a worker whose socket has closed may take to report its exit before it is killed.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
-/// How many further programs are tried if a prewarmed program was killed.
+/// How many further programs are tried if a prewarmed program or a copy was killed.
 const DIED_PREWARMED_MAX: u32 = 2;
-/// Why an instance did not become ready.
-#[derive(Debug, thiserror::Error)]
-enum StartFailure {
-    #[error(transparent)]
-    Sandbox(#[from] StartError),
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    #[error("did not become ready in {0} ms")]
-    TimedOut(u64),
-    #[error("nothing listens on $PORT ({port}) after {waited_ms} ms{}", elsewhere(listening, *is_image))]
-    NotListening { port: u16, waited_ms: u64, listening: Vec<u16>, is_image: bool },
-    #[error("worker ended before it was ready ({0})")]
-    Ended(String),
-    /// A prewarmed program ended before it was ready, which may not be the function's fault.
-    #[error("worker ended before it was ready ({0})")]
-    DiedPrewarmed(String),
-    #[error("worker broke the protocol: {0}")]
-    Protocol(String),
-    #[error("{0}")]
-    Load(String),
-    #[error("worker socket: {0}")]
-    Socket(#[from] std::io::Error),
-}
-
 /// Resolves when a server accepts connections and, if it runs an action, has been told which one.
 async fn serves(link: &Arc<ServerLink>, spec: &FunctionSpec) -> std::io::Result<()> {
     link.wait_ready().await?;
     if action_image::is_meant(spec) { action_image::init(link, spec).await } else { Ok(()) }
-}
-
-/// Says on which other ports a server listens, and what its owner can do about that.
-fn elsewhere(ports: &[u16], is_image: bool) -> String {
-    match ports {
-        [] if is_image => {
-            "; a server must listen there before that time, or [limits] init_timeout must be longer. \
-             An entry script of the image that starts itself again as another user does not end: \
-             set command to the program that it starts"
-                .to_owned()
-        }
-        [] => {
-            "; a server must listen there before that time, or [limits] init_timeout must be longer"
-                .to_owned()
-        }
-        [port] => format!(
-            "; the program listens on port {port}: let it use $PORT, or write port = {port} in mote.toml"
-        ),
-        [first, rest @ ..] => {
-            let rest: Vec<_> = rest.iter().map(u16::to_string).collect();
-            format!(
-                "; the program listens on the ports {first} and {}: let it use $PORT, or name one with \
-                 port in mote.toml",
-                rest.join(" and ")
-            )
-        }
-    }
 }
 
 /// A start under way.
@@ -110,7 +54,16 @@ struct Birth {
     instance: u64,
     since_ns: u64,
     why: Why,
-    prewarmed: bool,
+    origin: Origin,
+}
+
+/// Where the program of an instance came from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    New,
+    Prewarmed,
+    /// It is a copy of the revision's seed.
+    Copied,
 }
 
 /// Starts one instance in the room reserved for it, and serves the instance until it ends. Resolves
@@ -123,7 +76,7 @@ pub(crate) async fn start(
 ) -> Result<(), String> {
     reservation.room().await;
     let instance = revision.shared.next_instance();
-    let birth = Birth { instance, since_ns: now_ns(), why, prewarmed: false };
+    let birth = Birth { instance, since_ns: now_ns(), why, origin: Origin::New };
     let mut reservation = Some(reservation);
     let mut result = ready(&revision, birth, &mut reservation).await;
     for _ in 0..DIED_PREWARMED_MAX {
@@ -181,13 +134,24 @@ async fn ready(
     let instance = birth.instance;
     let request = request(revision, instance)?;
     let launch = request.launch.clone();
-    if !matches!(birth.why, Why::DEPLOY | Why::WARM | Why::SPARE) {
-        revision.shared.prewarm.start(&request);
-    }
+    let (started, seed) = match family::copy(revision, &request).await {
+        Some((started, seed)) => (started, Some(seed)),
+        None => {
+            if !matches!(birth.why, Why::DEPLOY | Why::WARM | Why::SPARE) {
+                revision.shared.prewarm.start(&request);
+            }
+            (revision.shared.backend.start(request).await?, None)
+        }
+    };
     let init_timeout_ms = revision.init_timeout_ms();
     let Started { channel, output, egress, debugger, control, prewarmed, under_way: _under_way } =
-        revision.shared.backend.start(request).await?;
-    let birth = Birth { prewarmed, ..birth };
+        started;
+    let origin = match &seed {
+        Some(_) => Origin::Copied,
+        None if prewarmed => Origin::Prewarmed,
+        None => Origin::New,
+    };
+    let birth = Birth { origin, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();
     revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
     let doors = egress::serve(revision, instance, egress);
@@ -226,8 +190,7 @@ async fn ready(
             }
             let concurrency =
                 revision.spec.limits.concurrency.unwrap_or(CONCURRENCY_DEFAULT_SERVER);
-            let ready =
-                Ready { init_ns: 0, concurrency, shape: "server".into(), whole_bodies: false };
+            let ready = Ready { concurrency, shape: "server".into(), ..Ready::default() };
             let link = Link::Server(link);
             let key = enlist(revision, birth, link, ready, control, held(room));
             let revision = revision.clone();
@@ -239,10 +202,21 @@ async fn ready(
         }
         Launch::Shim { .. } | Launch::Worker { .. } | Launch::PerInvocation { .. } => {
             let mut connection = Connection::new(stream(channel)?)?;
+            let told = if seed.is_some() { Told::Nothing } else { Told::Function };
             let handshake =
-                tokio::time::timeout(limit, handshake(revision, instance, &mut connection));
+                tokio::time::timeout(limit, handshake(revision, instance, &mut connection, told));
             let ready = match handshake.await {
                 Ok(Ok(ready)) => ready,
+                // The function may work where it is loaded again.
+                failed if seed.is_some() => {
+                    control.kill();
+                    control.exited().await;
+                    let failure = failed.ok().and_then(Result::err);
+                    let failure = failure.unwrap_or(StartFailure::TimedOut(init_timeout_ms));
+                    let why = revision.log.masked_reason(&error_chain(&failure));
+                    revision.family.give_up(format!("a copy failed: {why}"));
+                    return Err(StartFailure::DiedPrewarmed(why));
+                }
                 Ok(Err(StartFailure::Ended(_))) => {
                     // The worker's own exit status explains more than a kill would, so wait for the
                     // exit before killing.
@@ -273,116 +247,12 @@ async fn ready(
                 let fault = fault_of_end(&revision.spec, log, &control, link_end).await;
                 drop(doors);
                 end(&revision, key, fault);
+                // The seed lives as long as its copies.
+                drop(seed);
             });
         }
     }
     Ok(())
-}
-
-/// The handshake: HELLO, LOAD, READY.
-async fn handshake(
-    revision: &Arc<Revision>,
-    instance: u64,
-    connection: &mut Connection,
-) -> Result<Ready, StartFailure> {
-    let spec = &revision.spec;
-    let answered_by = spec.answered_by();
-    let mut turn = Turn::new();
-    let (header, payload) = connection.read_frame(&mut turn).await.map_err(handshake_end)?;
-    let version = payload.first_chunk::<2>().map(|bytes| u16::from_le_bytes(*bytes));
-    if header.kind != FrameKind::Hello || version != Some(wire::VERSION) {
-        return Err(StartFailure::Protocol(format!("expected HELLO of version {}", wire::VERSION)));
-    }
-    let mut env = spec.env.clone();
-    env.extend(secret_env(revision)?);
-    env.insert("MOTE_FUNCTION".into(), spec.name.to_string());
-    env.extend(services_door::variable(spec, instance));
-    if let (Runtime::Python, Some(port)) = (answered_by, launch::debug_port(revision)) {
-        env.insert("MOTE_DEBUG_PORT".into(), port.to_string());
-    }
-    let load = Load {
-        function: spec.name.to_string(),
-        revision: revision.number,
-        code_dir: CODE_DIR.into(),
-        packages_dir: revision.packages_dir.as_ref().map(|_| PACKAGES_DIR.into()),
-        entry: spec.entry.clone(),
-        concurrency: spec.limits.concurrency.or(match answered_by {
-            Runtime::Node | Runtime::Bun | Runtime::Deno => Some(CONCURRENCY_DEFAULT_NODE),
-            Runtime::Go => Some(CONCURRENCY_DEFAULT_GO),
-            Runtime::Exec => Some(CONCURRENCY_DEFAULT_EXEC),
-            Runtime::Wasm => Some(CONCURRENCY_DEFAULT_WASM),
-            Runtime::Rust => Some(CONCURRENCY_DEFAULT_RUST),
-            Runtime::Python | Runtime::Server | Runtime::Chain => None,
-        }),
-        env,
-        memory_bytes: Some(spec.limits.memory_bytes),
-        command: if answered_by == Runtime::Exec { program(revision) } else { Vec::new() },
-        compat: spec.compat,
-        template: spec.template.clone(),
-        services: services(&revision.spec, revision.shared.services.get()),
-    };
-    let load = serde_json::to_vec(&load).expect("a Load has only string keys");
-    let mut frame = Vec::new();
-    wire::put_frame(&mut frame, FrameKind::Load, 0, 0, &load);
-    connection.write_all(&frame).await.map_err(handshake_end)?;
-    loop {
-        let (header, payload) = connection.read_frame(&mut turn).await.map_err(handshake_end)?;
-        match header.kind {
-            FrameKind::Log => connection.log(revision.log_of(instance), &payload),
-            FrameKind::Request
-                if !services(&revision.spec, revision.shared.services.get()).is_empty() =>
-            {
-                let answered = requests::answer_while_loading(revision, &header, payload).await;
-                let frame = answered.map_err(|error| StartFailure::Protocol(error.to_string()))?;
-                connection.write_all(&frame).await.map_err(handshake_end)?;
-            }
-            FrameKind::Ready => {
-                return serde_json::from_slice(&payload)
-                    .map(|ready: Ready| ready.clamped(spec.concurrency_max()))
-                    .map_err(|error| StartFailure::Protocol(format!("READY: {error}")));
-            }
-            FrameKind::Error => {
-                let error: WorkerError = serde_json::from_slice(&payload)
-                    .map_err(|error| StartFailure::Protocol(format!("ERROR: {error}")))?;
-                let error = error.clamped();
-                for line in error.trace.lines().take(TRACE_LINES_MAX) {
-                    revision.log.platform(LogLevel::Error, revision.number, instance, line);
-                }
-                // The backend reports a program that it cannot execute with the same text. Here,
-                // the worker looks up the program before it runs anything.
-                let text = match error.kind.as_str() {
-                    "Exec" => format!("{}: cannot execute {}", revision.label(), error.message),
-                    // The file and the line are more useful than the kind of the error.
-                    "Chain" => error.message.clone(),
-                    kind => format!("{kind}: {}", error.message),
-                };
-                return Err(StartFailure::Load(text));
-            }
-            kind => return Err(StartFailure::Protocol(format!("{kind:?} before READY"))),
-        }
-    }
-}
-
-/// The services among `all` to which a worker of this function may send requests.
-fn services(spec: &FunctionSpec, all: Option<&Arc<dyn Services>>) -> Vec<String> {
-    match spec.answered_by() {
-        Runtime::Python
-        | Runtime::Node
-        | Runtime::Bun
-        | Runtime::Deno
-        | Runtime::Go
-        | Runtime::Rust
-        | Runtime::Wasm => all.map(|all| all.announced()).unwrap_or_default(),
-        Runtime::Chain => all.map(|all| all.announced_to_chains()).unwrap_or_default(),
-        Runtime::Exec | Runtime::Server => Vec::new(),
-    }
-}
-
-fn handshake_end(end: LinkEnd) -> StartFailure {
-    match end {
-        LinkEnd::Closed | LinkEnd::Socket(_) => StartFailure::Ended(String::new()),
-        LinkEnd::Protocol(error) => StartFailure::Protocol(error.to_string()),
-    }
 }
 
 /// Adds a ready worker to the pool and gives it the waiting invocations.
@@ -394,8 +264,16 @@ fn enlist(
     control: Arc<dyn InstanceControl>,
     reservation: Reservation,
 ) -> usize {
-    let Birth { instance, since_ns, why, prewarmed } = birth;
+    let Birth { instance, since_ns, why, origin } = birth;
+    // A copy has not loaded anything.
+    if origin != Origin::Copied {
+        revision.family.learn(&ready);
+    }
     reservation.started();
+    // The group of a prewarmed program has also counted the work of prewarming it. That work is a
+    // part of the start, because another program is prewarmed in its place. A machine that does not
+    // count processor time reports 0.
+    let start_cpu_ns = control.usage().map(|usage| usage.cpu_ns).filter(|cpu_ns| *cpu_ns > 0);
     let now = now_ns();
     let mut follow_ups: Vec<FollowUp> = Vec::new();
     let has_neighbours = revision.has_neighbours(now);
@@ -423,6 +301,7 @@ fn enlist(
             concurrency: ready.concurrency,
             spare,
             since_ns,
+            start_cpu_ns,
         },
         now,
     );
@@ -433,7 +312,11 @@ fn enlist(
     revision.metrics.ready(now - since_ns);
     revision.seen.started(why, now - since_ns, others);
     let ms = (now - since_ns) / 1_000_000;
-    let how = if prewarmed { " in a prewarmed sandbox" } else { "" };
+    let how = match origin {
+        Origin::New => "",
+        Origin::Prewarmed => " in a prewarmed sandbox",
+        Origin::Copied => " as a copy",
+    };
     let text = format!("ready after {ms} ms{how}; started ({}): {}", why.word, why.text);
     revision.log.platform(LogLevel::Info, revision.number, instance, &text);
     if spare && no_spares {
@@ -597,10 +480,4 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     }
     revision.changed.notify_one();
     revision.follow_up(follow_ups);
-}
-
-fn stream(fd: OwnedFd) -> std::io::Result<UnixStream> {
-    let stream = UnixStream::from(fd);
-    stream.set_nonblocking(true)?;
-    Ok(stream)
 }

@@ -1,6 +1,7 @@
 //! One immutable revision of a function, and the operations that other code performs on the
 //! revision's queue.
 
+pub(crate) mod family;
 pub mod logs;
 pub(crate) mod manual;
 mod masks;
@@ -29,6 +30,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::entry::offer::{Failure, Offer, Origin, Unanswered};
 use crate::link::server_link::ServerLink;
+use crate::revision::family::Family;
 use crate::revision::logs::{FunctionLog, LogLevel, LogSource};
 use crate::revision::pool::{FollowUp, Pending, Pool};
 use crate::revision::seen::{Seen, SeenCounters};
@@ -76,6 +78,7 @@ pub struct Revision {
     pub(crate) last_error: Mutex<Option<LastError>>,
     pub(crate) failure_lines: Mutex<LineBudget>,
     pub(crate) seen: SeenCounters,
+    pub(crate) family: Family,
     /// Whether workers take only whole bodies, as a worker last reported.
     pub(crate) whole_bodies: AtomicBool,
     /// The number of concurrent invocations that a worker last reported; 1 until one has reported.
@@ -275,6 +278,12 @@ impl Revision {
             instance.cpu_ns = usage.map(|usage| usage.cpu_ns);
         }
         status
+    }
+
+    /// Why each instance of a function that loads slowly loads it again; `None` if further
+    /// instances are copies of a loaded one, or if the function loads fast.
+    pub fn no_copies(&self) -> Option<String> {
+        self.family.no_copies()
     }
 
     /// What the autoscaler has learned about the function.

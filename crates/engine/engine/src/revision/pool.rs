@@ -542,10 +542,11 @@ impl Pool {
     }
 
     /// Whether the reconciler may end because nothing is left to do. If so, it counts as ended.
-    pub(crate) fn ends_reconciler(&mut self) -> bool {
-        let ends = self.inner.is_quiet() && !self.inner.keeps_some();
-        if ends {
-            self.reconciler_runs = false;
+    pub(crate) fn ends_reconciler(&mut self, now_ns: u64) -> bool {
+        let is_quiet = self.inner.is_quiet() && !self.inner.keeps_some();
+        let ends = is_quiet && !self.inner.expects_call(now_ns);
+        self.reconciler_runs &= !ends;
+        if is_quiet {
             // An idle function must not keep the memory that it allocated in busy times.
             self.inner.shrink();
         }

@@ -1,8 +1,10 @@
-//! The reconciler of a revision: a task that exists only while the revision has work or instances.
+//! The reconciler of a revision: a task that exists only while the revision has work or instances,
+//! or expects a call.
 //!
 //! The reconciler carries out the decisions of the pool: it answers invocations whose deadline has
 //! passed, starts instances, and logs the instances that stop. An idle function without instances
-//! has no task and no timer.
+//! has no task and no timer, unless `auto` predicts its next call and will start an instance ahead
+//! of the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +42,7 @@ pub(crate) async fn run(revision: Arc<Revision>) {
         let round = {
             let mut pool = revision.pool.lock();
             let round = look(&mut pool, &revision.shared.ledger, revision.timeout_ms(), now);
-            if round.expired.is_empty() && pool.ends_reconciler() {
+            if round.expired.is_empty() && pool.ends_reconciler(now) {
                 return;
             }
             round

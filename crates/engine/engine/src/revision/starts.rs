@@ -84,6 +84,7 @@ fn wish(revision: &Revision, room: Room) -> RoomRequest<'_> {
         evict: room == Room::Evicting,
         function: revision.spec.name.as_str(),
         revision: revision.number,
+        is_part_of_start: false,
         waiter: Some(&revision.changed),
     }
 }

@@ -86,7 +86,7 @@ impl Worker {
         self.send(FrameKind::Hello, 0, 0, &[1, 0, b't']).await;
         let (header, _) = self.frame().await.unwrap();
         assert_eq!(header.kind, FrameKind::Load);
-        let ready = Ready { init_ns: 1, concurrency, shape: "test".into(), whole_bodies: false };
+        let ready = Ready { init_ns: 1, concurrency, shape: "test".into(), ..Ready::default() };
         self.send(FrameKind::Ready, 0, 0, &serde_json::to_vec(&ready).unwrap()).await;
     }
 

@@ -1,26 +1,29 @@
 //! The rule that needs no threshold from the tenant.
 //!
-//! The rule answers three questions and takes the largest answer:
-//! - *Load*: how many instances serve the offered load (arrivals times run time, including refused
-//!   invocations) so that the mean wait stays below a target (`staffing.rs`)?
-//! - *Backlog*: how many more instances clear the waiting invocations in about the time that a start
-//!   takes? The rule answers this question at each arrival, so that a burst causes several starts at
-//!   once, without waiting for a poll.
+//! Idle memory, the processor time of starts and the waiting of callers have one unit here: seconds
+//! of an instance that waits. The rule answers three questions and takes the largest answer:
+//! - *Load*: how many instances are worth keeping for the offered load (arrivals times run time,
+//!   including refused invocations), because each of them spares callers more waiting than it costs
+//!   (`staffing.rs`)? This answer keeps instances. It starts some only if many invocations wait or some are refused:
+//!   the measured rate varies by chance, and each variation would otherwise cost a start.
+//! - *Backlog*: how many more instances spare the waiting invocations more than a start costs? The
+//!   rule answers this question at each arrival, so that a burst causes several starts at once,
+//!   without waiting for a poll.
 //! - *CPU*: how many instances keep the processor use of each below a target, if one instance runs
 //!   many invocations at once? In that case, each invocation slows down the others in the instance,
 //!   so neither queue nor load shows the lack of processor time.
 //!
 //! The instances that an answer has started are kept until their memory has cost as much as the
-//! start that would replace them (`cost.rs`).
+//! start that would replace them and the wait for it (`cost.rs`).
 //!
 //! When no invocation arrives, the last instance is kept for as long as a warm start of the next
 //! call is worth the memory (`keep_alive.rs`).
 
-use super::cost::break_even_s;
+use super::cost::{break_even_s, memory_cost_s};
 use super::decision::Reason;
 use super::demand::Edge;
 use super::history::{History, WindowMax};
-use super::keep_alive::{IdleTimes, WarmPlan};
+use super::keep_alive::{IdleCosts, IdleTimes, WarmPlan};
 use super::observation::{Observation, SECOND_NS};
 use super::proposal::{Bounds, MS_NS, Proposal};
 use super::staffing::{Load, Patience, servers_for};
@@ -31,9 +34,13 @@ use super::staffing::{Load, Patience, servers_for};
 const WAIT_SHARE: f64 = 0.35;
 const WAIT_MIN_S: f64 = 0.002;
 const WAIT_MAX_S: f64 = 0.1;
-/// Even if the mean wait is below the target, the rule adds an instance if this many of its
-/// instance-seconds spare callers at least one second of waiting.
-const INSTANCE_SECONDS_PER_SECOND: f64 = 3.5;
+/// The price of a caller's second of waiting: this many seconds of an instance that waits. The rule
+/// keeps and starts the instances that are worth it, even if the mean wait is below the target.
+const INSTANCE_SECONDS_PER_SECOND: f64 = 3.0;
+/// The load is planned for a rate that is this much higher than the measured one. Over the longest
+/// period, the measured rate has a standard deviation of a nineteenth, and waits grow faster above
+/// the true rate than they shrink below it.
+const RATE_MARGIN: f64 = 1.08;
 /// The shortest and the longest period over which the rate is measured.
 const RATE_MIN_NS: u64 = 1_000 * MS_NS;
 const RATE_MAX_NS: u64 = 60_000 * MS_NS;
@@ -49,18 +56,19 @@ const RECENT_STEP_NS: u64 = 20 * MS_NS;
 const AGE_DOUBT: f64 = 3.0;
 /// The time between two samples of the kept history.
 const STEP_NS: u64 = 500 * MS_NS;
-/// The least processor time that a start is assumed to cost. It includes the exit of the instance
-/// and the program that is prewarmed for the next one: 5.5 ms were measured for Python and 9.8 ms
-/// for Node. A start that takes longer is assumed to use the processor for all of its time.
-const CYCLE_MIN_S: f64 = 0.0075;
+/// The least processor time that a start is assumed to take if the machine does not measure it. It
+/// is otherwise assumed to take the processor for all of its time.
+const START_CPU_MIN_S: f64 = 0.016;
 /// The least and the longest time for which an instance is held after it was in use.
 const HOLD_MIN_S: f64 = 0.3;
 const HOLD_MAX_S: f64 = 30.0;
-/// The number of idle instance-seconds that the rule may spend to avoid one start, per second of
-/// start time, and the lower and upper bound of the product. Knative spends at most ninety seconds
-/// (stable window plus grace period).
-const WORTH_PER_START_S: f64 = 80.0;
-const WORTH_MIN_S: f64 = 90.0;
+/// The number of idle instance-seconds that the rule may spend to spare a caller one second of a
+/// cold start, in addition to the cost of the start, and the lower and upper bound of the sum. The
+/// lower bound is a third of what Knative spends (stable window plus grace period): connections,
+/// caches and compiled code are lost with the last instance, and the cost of a start does not
+/// include them.
+const WORTH_PER_COLD_S: f64 = 80.0;
+const WORTH_MIN_S: f64 = 30.0;
 const WORTH_MAX_S: f64 = 900.0;
 /// When more than this share of the memory budget is taken, idle instances lose worth. They are
 /// worth nothing when the budget is used up.
@@ -90,6 +98,32 @@ pub(super) struct Auto {
     /// arrivals recomputes only the backlog.
     load: u32,
     load_until_ns: u64,
+    /// The offered invocations per second when `load` was computed, without a burst that is too
+    /// short to be measured.
+    rate: f64,
+}
+
+/// What a start costs.
+#[derive(Debug, Clone, Copy)]
+struct StartCost {
+    /// The time until the instance is ready.
+    takes_s: f64,
+    /// The processor time, and the memory until the instance is ready, in seconds of an instance
+    /// that waits.
+    idle_s: f64,
+}
+
+impl StartCost {
+    fn of(o: &Observation) -> Self {
+        let seconds = |mean_ns: u64| mean_ns as f64 / SECOND_NS;
+        let takes_s = o.start.mean_ns().map_or(START_UNKNOWN_S, seconds);
+        let cpu_s = o.start_cpu.mean_ns().map_or(takes_s.max(START_CPU_MIN_S), seconds);
+        let held_cost_s = memory_cost_s(o.memory_limit_bytes as f64, o.memory_per_core_bytes);
+        let idle_s = takes_s + break_even_s(cpu_s, held_cost_s);
+        // On a node with much memory per core, memory costs almost nothing. Without this limit, no
+        // second instance would be worth its start there.
+        Self { takes_s, idle_s: idle_s.min(HOLD_MAX_S) }
+    }
 }
 
 impl Auto {
@@ -103,6 +137,7 @@ impl Auto {
             plan: None,
             load: 0,
             load_until_ns: 0,
+            rate: 0.0,
         }
     }
 
@@ -128,23 +163,23 @@ impl Auto {
     pub(super) fn decide(&mut self, o: &Observation, bounds: &Bounds) -> Proposal {
         self.history.push(o);
         self.recent.push(o);
-        let start_s = o.start.mean_ns().map_or(START_UNKNOWN_S, |mean| mean as f64 / SECOND_NS);
-        let cycle_s = start_s.max(CYCLE_MIN_S);
-        let hold_s =
-            break_even_s(cycle_s, o.memory_limit_bytes as f64).clamp(HOLD_MIN_S, HOLD_MAX_S);
-        let hold_ns = (hold_s * SECOND_NS) as u64;
+        let start = StartCost::of(o);
+        // If the instance is missed later, there is another start, and a caller waits for it.
+        let missed_s = start.idle_s + INSTANCE_SECONDS_PER_SECOND * start.takes_s;
+        let hold_ns = (missed_s.clamp(HOLD_MIN_S, HOLD_MAX_S) * SECOND_NS) as u64;
         let concurrency = o.concurrency.max(1);
 
         if o.is_idle() {
-            return self.at_rest(o, bounds, start_s, hold_ns);
+            return self.at_rest(o, bounds, start, hold_ns);
         }
 
         let service_s = service_s(o);
         if o.now_ns >= self.load_until_ns {
-            self.load = service_s.map_or(0, |service_s| self.for_load(o, service_s, start_s));
+            self.load = service_s.map_or(0, |service_s| self.for_load(o, service_s));
             self.load_until_ns = o.now_ns + LOOK_WAITING_NS;
         }
-        let mut backlog = service_s.map_or(0, |service_s| for_backlog(o, service_s, start_s));
+        let rate = self.rate;
+        let mut backlog = service_s.map_or(0, |service_s| for_backlog(o, service_s, rate, start));
         if o.service.count() == 0 && o.waiting() > 0 {
             // No invocation has ended yet. The wanted number of instances is one at first and then
             // twice the present number, or the number that the age of the running invocations
@@ -153,7 +188,13 @@ impl Auto {
             backlog = backlog.max(all.min((2 * o.ready).max(1)));
         }
         let cpu = self.for_cpu(o);
-        let now = self.load.max(backlog).max(cpu).max(1);
+        // More waiting invocations than slots are not chance any more, and refused ones do not wait,
+        // so in both cases the load starts instances, too.
+        let refuses =
+            self.recent.over(RATE_MIN_NS).is_some_and(|growth| growth.admitted < growth.offered);
+        let is_short = refuses || o.waiting() > o.ready * concurrency;
+        let load = if is_short { self.load } else { self.load.min(o.live()) };
+        let now = load.max(backlog).max(cpu).max(1);
         self.needed.push(o.now_ns, now, hold_ns);
         let in_use = o.in_flight.div_ceil(concurrency).min(o.ready);
         let now = now.max(in_use);
@@ -161,8 +202,8 @@ impl Auto {
         let desired = self.needed.max().min(o.live()).max(now);
         let reason = match () {
             () if o.live() == 0 => Reason::FirstInvocation,
-            () if desired == backlog && backlog > self.load => Reason::Backlog,
-            () if desired == self.load => Reason::OfferedLoad,
+            () if desired == backlog && backlog > load => Reason::Backlog,
+            () if desired == load => Reason::OfferedLoad,
             () if desired == cpu => Reason::Cpu,
             () => Reason::RecentPeak,
         };
@@ -170,16 +211,20 @@ impl Auto {
         Proposal::new(desired, reason).look_at(o.now_ns + pace_ns)
     }
 
-    fn for_load(&self, o: &Observation, service_s: f64, start_s: f64) -> u32 {
+    fn for_load(&mut self, o: &Observation, service_s: f64) -> u32 {
         let Some(mut rate) = self.history.offered_rate(RATE_MIN_NS) else { return 0 };
+        self.rate = rate;
         if o.waiting() > 0 {
             // The queue confirms the burst, so a few arrivals are enough to detect it.
             let surge = |arrivals| self.recent.surge(arrivals, SURGE_MIN_NS, rate);
             rate = SURGE_ARRIVALS.into_iter().find_map(surge).unwrap_or(rate);
         }
         let slots = f64::from(o.concurrency.max(1));
-        let load =
-            Load { rate, service_s, variation_squared: o.service.variation_squared(), start_s };
+        let load = Load {
+            rate: rate * RATE_MARGIN,
+            service_s,
+            variation_squared: o.service.variation_squared(),
+        };
         let patience = Patience {
             wait_max_s: wait_max_s(service_s),
             // A server is one slot, and an instance has several: starting an instance adds them all.
@@ -201,7 +246,7 @@ impl Auto {
         &mut self,
         o: &Observation,
         bounds: &Bounds,
-        start_s: f64,
+        start: StartCost,
         hold_ns: u64,
     ) -> Proposal {
         let since = *self.idle_since_ns.get_or_insert(o.now_ns);
@@ -214,12 +259,18 @@ impl Auto {
         let idle_times = &self.idle_times;
         let plan = *self.plan.get_or_insert_with(|| {
             let free = ((1.0 - o.memory_pressure) / (1.0 - PRESSURE_FREE)).clamp(0.0, 1.0);
-            let worth_s = (WORTH_PER_START_S * start_s).clamp(WORTH_MIN_S, WORTH_MAX_S) * free;
-            idle_times.plan(worth_s, start_s, keep_max_s)
+            let worth_s = start.idle_s + WORTH_PER_COLD_S * start.takes_s;
+            let costs = IdleCosts {
+                cold_s: worth_s.clamp(WORTH_MIN_S, WORTH_MAX_S) * free,
+                start_s: start.idle_s,
+                start_takes_s: start.takes_s,
+            };
+            idle_times.plan(&costs, keep_max_s)
         });
         let warm = plan.is_warm(elapsed_s);
         let held_until = self.needed.max_at_ns().map(|at| at + hold_ns);
-        let change = plan.next_change_s(elapsed_s).map(|at| since + (at * SECOND_NS).ceil() as u64);
+        let at_ns = |at_s: f64| since + (at_s * SECOND_NS).ceil() as u64;
+        let change = plan.next_change_s(elapsed_s).map(at_ns);
         let look_ns = [held_until, change].into_iter().flatten().min();
         let (desired, reason) = match () {
             () if held > 1 => (held, Reason::RecentPeak),
@@ -229,6 +280,7 @@ impl Auto {
         };
         Proposal {
             look_ns: look_ns.map(|at| at.max(o.now_ns + MS_NS)),
+            predicted_ns: plan.starts_again_s(elapsed_s).map(at_ns),
             ..Proposal::new(desired, reason)
         }
     }
@@ -255,24 +307,39 @@ fn wait_max_s(service_s: f64) -> f64 {
     (service_s * WAIT_SHARE).clamp(WAIT_MIN_S, WAIT_MAX_S)
 }
 
-/// The number of slots in use, plus as many as clear the waiting work in about the start time plus
-/// the allowed wait. If the busy slots clear the waiting work within that time, no instance is
-/// started, because it would be ready too late to help.
-fn for_backlog(o: &Observation, service_s: f64, start_s: f64) -> u32 {
+/// The number of instances in use, plus as many as are worth their start: each of them must spare
+/// the waiting invocations, and those that arrive behind them, more waiting than a start costs.
+///
+/// The queue is treated as a fluid. If it shrinks by `drain` invocations per second from a length
+/// of `left`, its invocations wait `left² / (2 · drain)` seconds in all.
+fn for_backlog(o: &Observation, service_s: f64, rate: f64, start: StartCost) -> u32 {
     let waiting = f64::from(o.waiting());
     if waiting == 0.0 {
         return 0;
     }
     let slots = o.concurrency.max(1);
     let busy = o.in_flight.min(o.ready * slots);
-    let patience_s = start_s.max(wait_max_s(service_s));
-    let cleared = f64::from(busy) * patience_s / service_s;
-    let left = waiting - cleared;
-    let late = o.oldest_wait_ns as f64 / SECOND_NS > patience_s;
-    if left <= 0.0 && o.ready > 0 && !late {
+    let mut drain = f64::from(busy) / service_s - rate;
+    // What still waits when an instance that starts now is ready.
+    let left = waiting - drain * start.takes_s;
+    if left <= 0.0 && o.ready > 0 {
         return 0;
     }
-    let by_one_slot = ((start_s + wait_max_s(service_s)) / service_s).max(1.0);
-    let more = (left / by_one_slot).ceil().max(1.0) as u32;
-    (busy + more).div_ceil(slots)
+    let by_instance = f64::from(slots) / service_s;
+    let wait_s =
+        |drain: f64| if drain > 0.0 { left * left / (2.0 * drain) } else { f64::INFINITY };
+    let more_max = (left / f64::from(slots)).ceil().max(1.0) as u32;
+    // With no instance, the first one is started for any invocation.
+    let mut more = u32::from(o.ready == 0);
+    drain += f64::from(more) * by_instance;
+    while more < more_max {
+        let now_s = wait_s(drain);
+        let spared_s = now_s - wait_s(drain + by_instance);
+        if now_s.is_finite() && spared_s * INSTANCE_SECONDS_PER_SECOND < start.idle_s {
+            break;
+        }
+        drain += by_instance;
+        more += 1;
+    }
+    if more == 0 { 0 } else { (busy + more * slots).div_ceil(slots) }
 }

@@ -110,4 +110,7 @@ pub struct Decision {
     /// The latest time of the next look, even if nothing happens. `None` means that a look is
     /// needed only when something changes, so that an idle function needs no timer.
     pub look_ns: Option<u64>,
+    /// When an instance will be started ahead of a predicted call. Until then, a function without
+    /// instances needs a timer.
+    pub predicted_ns: Option<u64>,
 }

@@ -36,11 +36,27 @@ pub struct WarmPlan {
     pub again: Option<(f64, f64)>,
 }
 
+/// What the plan weighs. Costs are in seconds of an instance that waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct IdleCosts {
+    /// A cold start that a caller waits for.
+    pub cold_s: f64,
+    /// A start that no caller waits for: the instance is stopped and started again.
+    pub start_s: f64,
+    /// How long a start takes.
+    pub start_takes_s: f64,
+}
+
 impl WarmPlan {
     /// Whether an instance is wanted `elapsed_s` after the last work ended.
     pub fn is_warm(&self, elapsed_s: f64) -> bool {
         elapsed_s < self.keep_s
             || self.again.is_some_and(|(from, to)| (from..to).contains(&elapsed_s))
+    }
+
+    /// When an instance is to be started ahead of a call, if that time has not come yet.
+    pub fn starts_again_s(&self, elapsed_s: f64) -> Option<f64> {
+        self.again.map(|(from, _)| from).filter(|from| *from > elapsed_s)
     }
 
     /// The next time at which [`WarmPlan::is_warm`] changes.
@@ -95,11 +111,10 @@ impl IdleTimes {
         self.count
     }
 
-    /// The plan for the idle time that begins now. `worth_s` is how many idle instance-seconds
-    /// avoiding one start is worth. `start_s` is how long a start takes; it is added as a cost if
-    /// the instance is stopped and started again. `keep_max_s` is the longest time for which an
+    /// The plan for the idle time that begins now. `keep_max_s` is the longest time for which an
     /// unused instance is held.
-    pub fn plan(&self, worth_s: f64, start_s: f64, keep_max_s: f64) -> WarmPlan {
+    pub fn plan(&self, costs: &IdleCosts, keep_max_s: f64) -> WarmPlan {
+        let IdleCosts { cold_s, start_s, start_takes_s } = *costs;
         let prior = PRIOR_WEIGHT / (BINS as f64 - 1.0 + PRIOR_BINS_BEYOND);
         let total = f64::from(self.count) + PRIOR_WEIGHT;
         // For each bin, the balance of keeping an instance through the bin. `remaining` is the
@@ -112,13 +127,13 @@ impl IdleTimes {
             remaining_at[bin] = remaining;
             remaining -= calls;
             let width_s = bin_begin_s(bin + 1) - bin_begin_s(bin);
-            balance[bin] = worth_s * calls - width_s * (remaining + calls / 2.0);
+            balance[bin] = cold_s * calls - width_s * (remaining + calls / 2.0);
         }
         let keep_bins = best_prefix(&balance);
         let keep_s = bin_begin_s(keep_bins).max(BIN_FIRST_S).min(keep_max_s);
         let again = best_stretch(&balance, &remaining_at, keep_bins, start_s).map(|(from, to)| {
             // The instance must be ready, not only starting, when the period begins.
-            let from_s = (bin_begin_s(from) - start_s).max(keep_s);
+            let from_s = (bin_begin_s(from) - start_takes_s).max(keep_s);
             (from_s, bin_begin_s(to).min(from_s + keep_max_s))
         });
         WarmPlan { keep_s, again }
@@ -166,6 +181,10 @@ fn best_stretch(
 mod tests {
     use super::*;
 
+    fn costs(cold_s: f64, start_takes_s: f64) -> IdleCosts {
+        IdleCosts { cold_s, start_s: 1.0 + start_takes_s, start_takes_s }
+    }
+
     fn after(idle_s: &[f64], times: usize) -> IdleTimes {
         let mut idle_times = IdleTimes::default();
         for _ in 0..times {
@@ -178,22 +197,22 @@ mod tests {
 
     #[test]
     fn unknown_functions_are_kept_for_a_while() {
-        let plan = IdleTimes::default().plan(300.0, 0.05, 300.0);
+        let plan = IdleTimes::default().plan(&costs(300.0, 0.05), 300.0);
         assert!((10.0..200.0).contains(&plan.keep_s), "{plan:?}");
         assert_eq!(plan.again, None);
     }
 
     #[test]
     fn frequent_calls_keep_it_rare_calls_do_not() {
-        let frequent = after(&[5.0, 12.0, 20.0, 31.0], 20).plan(100.0, 0.05, 300.0);
+        let frequent = after(&[5.0, 12.0, 20.0, 31.0], 20).plan(&costs(100.0, 0.05), 300.0);
         assert!(frequent.keep_s >= 30.0, "{frequent:?}");
-        let rare = after(&[3_000.0, 7_000.0, 11_000.0], 20).plan(100.0, 0.05, 300.0);
+        let rare = after(&[3_000.0, 7_000.0, 11_000.0], 20).plan(&costs(100.0, 0.05), 300.0);
         assert!(rare.keep_s < 10.0, "{rare:?}");
     }
 
     #[test]
     fn a_timer_is_stopped_and_started_ahead() {
-        let plan = after(&[600.0], 20).plan(200.0, 0.5, 300.0);
+        let plan = after(&[600.0], 20).plan(&costs(200.0, 0.5), 300.0);
         assert!(plan.keep_s < 10.0, "{plan:?}");
         let (from, to) = plan.again.expect("the next call is known");
         assert!(from < 600.0 && 600.0 < to && to - from < 150.0, "{plan:?}");
@@ -204,9 +223,9 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_longer_than_allowed() {
-        let plan = after(&[250.0, 280.0], 30).plan(10_000.0, 0.05, 60.0);
+        let plan = after(&[250.0, 280.0], 30).plan(&costs(10_000.0, 0.05), 60.0);
         assert!(plan.keep_s <= 60.0, "{plan:?}");
-        let hasty = after(&[0.2], 30).plan(100.0, 0.05, 0.1);
+        let hasty = after(&[0.2], 30).plan(&costs(100.0, 0.05), 0.1);
         assert_eq!(hasty.keep_s, 0.1, "not even for a moment");
         if let Some((from, to)) = plan.again {
             assert!(to - from <= 60.0);
@@ -219,6 +238,6 @@ mod tests {
         for _ in 0..300 {
             idle_times.record(1_000.0);
         }
-        assert!(idle_times.plan(20.0, 0.05, 300.0).keep_s < 5.0);
+        assert!(idle_times.plan(&costs(20.0, 0.05), 300.0).keep_s < 5.0);
     }
 }

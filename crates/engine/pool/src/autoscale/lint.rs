@@ -25,6 +25,8 @@ pub struct Known {
     pub service: Estimate,
     /// The start time of the function's instances.
     pub start: Estimate,
+    /// The processor time of their starts.
+    pub start_cpu: Estimate,
     /// The memory that this node has for instances, in bytes.
     pub node_memory_bytes: Option<u64>,
     pub node_cores: Option<u32>,
@@ -220,6 +222,7 @@ mod tests {
             concurrency: Some(1),
             service,
             start: Estimate::of(start_ms * NS_PER_MS),
+            start_cpu: Estimate::default(),
             node_memory_bytes: Some(1 << 30),
             node_cores: Some(4),
         }

@@ -29,12 +29,12 @@ mod tests;
 
 use demand::Demand;
 use mote_spec::policy::Policy;
-use proposal::MS_NS;
+use proposal::{MS_NS, Proposal};
 
 pub use cost::{break_even_s, memory_cost_s};
 pub use decision::{Cut, Decision, Reason};
 pub use estimate::Estimate;
-pub use keep_alive::{IdleTimes, WarmPlan};
+pub use keep_alive::{IdleCosts, IdleTimes, WarmPlan};
 pub use lint::{Known, Warning, lint};
 pub use observation::Observation;
 pub use proposal::Bounds;
@@ -135,6 +135,7 @@ impl Autoscaler {
             std::cmp::Ordering::Less => Some(Cut::Max),
             std::cmp::Ordering::Equal => None,
         };
-        Decision { desired, wished, reason, cut, look_ns: proposal.look_ns }
+        let Proposal { look_ns, predicted_ns, .. } = proposal;
+        Decision { desired, wished, reason, cut, look_ns, predicted_ns }
     }
 }

@@ -52,6 +52,8 @@ pub struct Observation {
     pub service: Estimate,
     /// The time from the proposal of an instance until the instance is ready.
     pub start: Estimate,
+    /// The processor time that a start takes until the instance is ready.
+    pub start_cpu: Estimate,
     /// The processor time promised to one instance, in thousandths of a core. Processor percentages
     /// are relative to it.
     pub cpu_millis_per_instance: u32,
@@ -59,6 +61,8 @@ pub struct Observation {
     pub memory_bytes: u64,
     /// Memory limit of one instance, in bytes.
     pub memory_limit_bytes: u64,
+    /// The node's memory budget divided by its cores, in bytes; see `cost.rs`.
+    pub memory_per_core_bytes: u64,
     /// The share of the node's memory budget that is taken, from 0 to 1.
     pub memory_pressure: f64,
 }

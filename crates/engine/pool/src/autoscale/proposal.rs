@@ -35,11 +35,12 @@ pub(super) struct Proposal {
     pub(super) desired: u32,
     pub(super) reason: Reason,
     pub(super) look_ns: Option<u64>,
+    pub(super) predicted_ns: Option<u64>,
 }
 
 impl Proposal {
     pub(super) fn new(desired: u32, reason: Reason) -> Self {
-        Self { desired, reason, look_ns: None }
+        Self { desired, reason, look_ns: None, predicted_ns: None }
     }
 
     pub(super) fn look_at(self, at_ns: u64) -> Self {

@@ -17,9 +17,6 @@ pub struct Load {
     pub service_s: f64,
     /// Squared coefficient of variation of the run time.
     pub variation_squared: f64,
-    /// The time until one more server could be ready. No invocation waits much longer than that,
-    /// because a backlog starts further servers.
-    pub start_s: f64,
 }
 
 /// How much avoiding a wait is worth.
@@ -58,7 +55,7 @@ pub fn servers_for(load: &Load, patience: &Patience) -> u32 {
         }
         let waits = blocked / (1.0 - erlangs / servers * (1.0 - blocked));
         let who_waits_s = load.service_s / (servers - erlangs) * spread;
-        let wait_s = waits * who_waits_s.min(load.start_s);
+        let wait_s = waits * who_waits_s;
         if servers > 2.0 * erlangs + 64.0 {
             return servers as u32;
         }
@@ -77,7 +74,7 @@ mod tests {
     use super::*;
 
     fn servers(rate: f64, service_s: f64, variation_squared: f64, wait_max_s: f64) -> u32 {
-        let load = Load { rate, service_s, variation_squared, start_s: f64::INFINITY };
+        let load = Load { rate, service_s, variation_squared };
         servers_for(&load, &Patience { wait_max_s, server_seconds_per_second: 0.0 })
     }
 
@@ -100,7 +97,6 @@ mod tests {
                 rate: f64::from(step) * 5.0,
                 service_s: 0.1,
                 variation_squared: 1.0,
-                start_s: 0.5,
             };
             let patience = Patience { wait_max_s: 0.005, server_seconds_per_second: 1.0 };
             let servers = servers_for(&load, &patience);
@@ -111,10 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn quick_starts_need_less_in_reserve() {
-        let load = |start_s| Load { rate: 20.0, service_s: 0.2, variation_squared: 0.25, start_s };
-        let patience = Patience { wait_max_s: 0.1, server_seconds_per_second: 5.0 };
-        assert_eq!(servers_for(&load(0.02), &patience), 5);
-        assert_eq!(servers_for(&load(1.0), &patience), 7);
+    fn a_server_is_added_as_long_as_it_spares_more_waiting_than_it_costs() {
+        let load = Load { rate: 20.0, service_s: 0.2, variation_squared: 0.25 };
+        let servers = |price| {
+            let patience = Patience { wait_max_s: 0.1, server_seconds_per_second: price };
+            servers_for(&load, &patience)
+        };
+        // From 5 to 6 servers, callers are spared 1.03 s per second, and from 6 to 7 0.25 s.
+        assert_eq!([0.9, 1.1, 3.0, 5.0].map(servers), [5, 6, 6, 7]);
     }
 }

@@ -37,6 +37,9 @@ pub struct NewInstance<I> {
     pub spare: bool,
     /// When the start of the instance began, in nanoseconds; not later than now.
     pub since_ns: u64,
+    /// The processor time that the start took, in nanoseconds; `None` if the machine does not
+    /// measure it.
+    pub start_cpu_ns: Option<u64>,
 }
 
 /// The remains of an instance that has ended.
@@ -124,7 +127,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
 
     /// Adds an instance that is ready, and returns its worker's key. Call [`Pool::dispatch`] next.
     pub fn add_ready(&mut self, new: NewInstance<I>, now_ns: u64) -> usize {
-        let NewInstance { number, instance, concurrency, spare, since_ns } = new;
+        let NewInstance { number, instance, concurrency, spare, since_ns, start_cpu_ns } = new;
         let is_unwanted = !spare && self.starting.unwanted > 0;
         self.starting.unwanted -= u32::from(is_unwanted);
         self.start_has_ended(spare);
@@ -132,7 +135,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.last_ready_ns = now_ns;
         self.last_ready_since_ns = since_ns;
         if let Some(scaling) = &mut self.scaling {
-            scaling.ready(now_ns - since_ns, concurrency);
+            scaling.ready(now_ns - since_ns, start_cpu_ns, concurrency);
         }
         let thread = instance.thread();
         let in_flight = self.in_flight.clone();

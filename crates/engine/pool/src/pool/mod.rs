@@ -156,6 +156,9 @@ pub struct Rules {
     pub cpu_millis_per_instance: u32,
     /// Memory that an instance may use, in bytes.
     pub memory_limit_bytes: u64,
+    /// The node's memory budget divided by its cores, in bytes. It is the rate at which the default
+    /// policy compares memory with processor time.
+    pub memory_per_core_bytes: u64,
     /// The maximum number of starts under way at the same time. A start is mostly processor work,
     /// so more starts than cores delay each start and take the processor from instances that serve.
     pub starts_max: u32,
@@ -165,8 +168,9 @@ impl Rules {
     /// How many starts of one function may be under way at once, per core.
     pub const STARTS_PER_CORE: u32 = 2;
 
-    /// The rules for a function on a node with `cores` cores.
-    pub fn of(spec: &FunctionSpec, cores: u32) -> Self {
+    /// The rules for a function on a node with `cores` cores, whose instances may together use
+    /// `memory_bytes`.
+    pub fn of(spec: &FunctionSpec, cores: u32, memory_bytes: u64) -> Self {
         let concurrency = spec.limits.concurrency.unwrap_or(match spec.answered_by() {
             Runtime::Python => 1,
             Runtime::Node | Runtime::Bun | Runtime::Deno => CONCURRENCY_DEFAULT_NODE,
@@ -197,6 +201,7 @@ impl Rules {
             concurrency,
             cpu_millis_per_instance: spec.limits.cpu_millis.unwrap_or(cores_used * 1_000),
             memory_limit_bytes: spec.limits.memory_bytes,
+            memory_per_core_bytes: memory_bytes / u64::from(cores.max(1)),
             starts_max: Self::STARTS_PER_CORE * cores.max(1),
         }
     }
@@ -452,6 +457,13 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// idle.
     pub fn keeps_some(&self) -> bool {
         self.closed.is_none() && (self.bounds.min > 0 || self.rules.spares > 0)
+    }
+
+    /// Whether an instance will be started ahead of a predicted call, so that the pool needs a look
+    /// although it has no instance.
+    pub fn expects_call(&self, now_ns: u64) -> bool {
+        let predicted_ns = self.decision().and_then(|decision| decision.predicted_ns);
+        self.closed.is_none() && predicted_ns.is_some_and(|at_ns| now_ns < at_ns)
     }
 
     /// Why the last start failed, if it failed.

@@ -44,6 +44,7 @@ pub(super) struct Scaling {
     concurrency: u32,
     cpu_millis_per_instance: u32,
     memory_limit_bytes: u64,
+    memory_per_core_bytes: u64,
     /// Whether the rule always depends on processor time or memory.
     always_measures: bool,
     measures: bool,
@@ -54,6 +55,7 @@ pub(super) struct Scaling {
     cpu_ns_before: u64,
     pub(super) service: Estimate,
     start: Estimate,
+    start_cpu: Estimate,
     /// Recently offered invocations per second, and the values from which the next result is
     /// computed.
     demand_per_s: f64,
@@ -78,6 +80,7 @@ impl Scaling {
             concurrency: rules.concurrency,
             cpu_millis_per_instance: rules.cpu_millis_per_instance,
             memory_limit_bytes: rules.memory_limit_bytes,
+            memory_per_core_bytes: rules.memory_per_core_bytes,
             always_measures: *policy != Policy::Auto,
             measures: matches!(
                 policy,
@@ -89,6 +92,7 @@ impl Scaling {
             cpu_ns_before: 0,
             service: Estimate::default(),
             start: Estimate::default(),
+            start_cpu: Estimate::default(),
             demand_per_s: 0.0,
             demand_seen: (0, 0),
             due: true,
@@ -118,6 +122,7 @@ impl Scaling {
         self.scaler.inherit(&before.scaler);
         self.service = before.service.believed(INHERITED_MAX);
         self.start = before.start.believed(INHERITED_MAX);
+        self.start_cpu = before.start_cpu.believed(INHERITED_MAX);
     }
 
     /// What the autoscaler has learned.
@@ -126,6 +131,7 @@ impl Scaling {
             concurrency: Some(self.concurrency),
             service: self.service,
             start: self.start,
+            start_cpu: self.start_cpu,
             ..Known::default()
         }
     }
@@ -168,9 +174,13 @@ impl Scaling {
         self.refused += 1;
     }
 
-    /// Notes that an instance became ready `start_ns` after it was requested.
-    pub(super) fn ready(&mut self, start_ns: u64, concurrency: u32) {
+    /// Notes that an instance became ready `start_ns` after it was requested, and the processor time
+    /// of the start if it is known.
+    pub(super) fn ready(&mut self, start_ns: u64, start_cpu_ns: Option<u64>, concurrency: u32) {
         self.start.record(start_ns);
+        if let Some(start_cpu_ns) = start_cpu_ns {
+            self.start_cpu.record(start_cpu_ns);
+        }
         self.concurrency = concurrency.max(1);
         self.due = true;
     }
@@ -233,9 +243,11 @@ impl Scaling {
             concurrency: self.concurrency,
             service: self.service,
             start: self.start,
+            start_cpu: self.start_cpu,
             cpu_millis_per_instance: self.cpu_millis_per_instance,
             memory_bytes: count.memory_bytes,
             memory_limit_bytes: self.memory_limit_bytes,
+            memory_per_core_bytes: self.memory_per_core_bytes,
             memory_pressure,
             ..Observation::default()
         });

@@ -90,7 +90,7 @@ impl Bench {
     pub(super) fn new(min: u32, max: u32, edit: impl FnOnce(&mut Rules)) -> Self {
         let name = FunctionName::new("f").unwrap();
         let spec = FunctionSpec::with_defaults(name, Runtime::Python, "app.py");
-        let mut rules = Rules::of(&spec, 2);
+        let mut rules = Rules::of(&spec, 2, 8 << 30);
         edit(&mut rules);
         let bounds = Bounds { min, max, idle_timeout_ns: 60 * SECOND };
         let pool = Pool::new(rules, bounds);
@@ -154,6 +154,7 @@ impl Bench {
             concurrency,
             spare,
             since_ns: self.now_ns - 5 * MS,
+            start_cpu_ns: Some(2 * MS),
         };
         let key = self.pool.add_ready(new, self.now_ns);
         self.dispatch();
@@ -675,6 +676,7 @@ fn an_instance_on_the_thread_of_the_caller_is_preferred_while_it_is_not_much_bus
                 concurrency: 8,
                 spare: false,
                 since_ns: bench.now_ns,
+                start_cpu_ns: None,
             };
             *key = bench.pool.add_ready(new, bench.now_ns);
         }

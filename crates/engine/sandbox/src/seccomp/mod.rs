@@ -311,6 +311,15 @@ pub(crate) fn for_image(filter: &BpfProgram, is_root: bool) -> BpfProgram {
     program
 }
 
+/// The filter for pid 1 of a seed, which changes its root. The program does not get this filter.
+pub(crate) fn for_seed_init(filter: &BpfProgram) -> BpfProgram {
+    let mut program = filter.clone();
+    let allow = statement(RETURN, u32::from(SeccompAction::Allow), (0, 0));
+    let compare = statement(JUMP_IF_EQUAL, libc::SYS_chroot as u32, (0, 1));
+    program.splice(PROLOGUE..PROLOGUE, [compare, allow]);
+    program
+}
+
 fn statement(code: u16, k: u32, (jt, jf): (u8, u8)) -> seccompiler::sock_filter {
     seccompiler::sock_filter { code, jt, jf, k }
 }

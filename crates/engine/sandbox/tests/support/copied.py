@@ -1,4 +1,4 @@
-"""A program that can be a template. Says its process id on descriptor 3, waits for a line, and then
+"""A program that can be a template or a seed. Says its process id on descriptor 3, waits for a line, and then
 prints what it inherited, or executes the program that the line names."""
 
 import os
@@ -14,6 +14,16 @@ if orders.type == 5:
     import mote_template
 
     mote_template.serve(orders)
+elif os.path.isdir("/.copies/0"):  # only the sandbox of a seed has roots for copies
+    import mote_seed
+
+    class Worker:
+        sock, copying, loop = orders, False, None
+
+    copies = mote_seed.Copies(Worker)
+    orders.send(b"loaded\n")
+    copies.make()
+    Worker.sock.detach()
 else:
     orders.detach()
 

@@ -3,10 +3,12 @@
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mote_core::backend::{Backend, Exit, InstanceLimits, InstanceRequest, Launch, Started};
+use mote_core::backend::{Backend, Exit, InstanceLimits, InstanceRequest, Launch, Seed, Started};
 use mote_sandbox::ProcessBackend;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -89,13 +91,14 @@ pub(crate) fn shim(argv: &[&str]) -> Launch {
     Launch::Shim { argv: argv.iter().map(|text| (*text).to_owned()).collect(), forks: false }
 }
 
-/// A folder with a program for `/mote` that can be a template, and its launch.
+/// A folder with a program for `/mote` that can be a template or a seed, and its launch.
 pub(crate) fn template() -> Option<(Folder, PathBuf, Launch)> {
     let (python, prefix) = python()?;
     let folder = Folder::new("template");
     folder
         .write("copied.py", include_str!("copied.py"))
         .write("mote_template.py", include_str!("../../../../../shims/python/mote_template.py"))
+        .write("mote_seed.py", include_str!("../../../../../shims/python/mote_seed.py"))
         .write("mote_rehearsal.py", include_str!("../../../../../shims/python/mote_rehearsal.py"));
     let argv = vec![python, "-sSuB".to_owned(), "/mote/copied.py".to_owned()];
     Some((folder, prefix, Launch::Shim { argv, forks: true }))
@@ -115,6 +118,19 @@ pub(crate) async fn next_copy(backend: &ProcessBackend, request: &InstanceReques
         }
     }
     panic!("the template is not used");
+}
+
+/// Starts a seed, and waits until it can be copied. It ends when the first value is dropped.
+pub(crate) async fn seed(
+    backend: &ProcessBackend,
+    request: InstanceRequest,
+) -> (Started, Arc<dyn Seed>) {
+    let (started, copies) = backend.start_seed(request).await.unwrap();
+    let mut channel = UnixStream::from(started.channel.try_clone().unwrap());
+    assert_eq!(line_of(&mut channel), "loaded\n");
+    channel.set_nonblocking(true).unwrap();
+    copies.settle();
+    (started, copies)
 }
 
 /// Reads one line from the channel of an instance.

@@ -151,6 +151,7 @@ pub(super) fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             reason: decision.reason.as_str().to_owned(),
             reason_text: decision.reason.text().to_owned(),
         }),
+        no_copies: revision.no_copies(),
         access: node.config.access_of(spec.access).as_str().to_owned(),
         tokens: spec.tokens.as_ref().map(|rules| AcceptedTokens {
             issuer: rules.issuer.clone(),

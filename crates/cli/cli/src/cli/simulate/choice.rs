@@ -116,6 +116,8 @@ fn policy(text: &str) -> Result<Policy, Failure> {
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     start_ms: Option<u64>,
+    start_cpu_ms: Option<u64>,
+    core_memory_bytes: Option<u64>,
     max: Option<u32>,
     memory_bytes: Option<u64>,
     seed: Option<u64>,
@@ -124,12 +126,17 @@ pub(super) struct Settings {
 
 impl Settings {
     pub(super) fn of(args: &Simulate) -> Result<Self, Failure> {
-        let memory_bytes = args.memory.as_deref().map(|text| {
-            parse_size(text).map_err(|error| {
-                Failure::new("M0101", format!("--memory {}: {error}", shown(text)))
-                    .with_hint("sizes are written 512MiB (B, KiB, MiB, GiB)")
-            })
-        });
+        let size = |option: &str, text: Option<&str>| {
+            let read = text.map(|text| {
+                parse_size(text).map_err(|error| {
+                    Failure::new("M0101", format!("{option} {}: {error}", shown(text)))
+                        .with_hint("sizes are written 512MiB (B, KiB, MiB, GiB)")
+                })
+            });
+            read.transpose()
+        };
+        let memory_bytes = size("--memory", args.memory.as_deref())?;
+        let core_memory_bytes = size("--core-memory", args.core_memory.as_deref())?;
         let duration_ms = args.duration.as_deref().map(|text| match parse_duration_ms(text) {
             Ok(ms @ 1..=SIMULATED_MS_MAX) => Ok(ms),
             Ok(_) => Err(Failure::new("M0101", format!("--for {}: out of range", shown(text)))
@@ -139,8 +146,10 @@ impl Settings {
         });
         Ok(Self {
             start_ms: args.start_ms,
+            start_cpu_ms: args.start_cpu_ms,
+            core_memory_bytes,
             max: args.max,
-            memory_bytes: memory_bytes.transpose()?,
+            memory_bytes,
             seed: args.seed,
             duration_ms: duration_ms.transpose()?,
         })
@@ -162,6 +171,9 @@ impl Settings {
             if self.start_ms.is_some() {
                 function.start = StartModel::cold(self.start());
             }
+            if let Some(ms) = self.start_cpu_ms {
+                function.start.cpu_ms = ms as f64;
+            }
             if let Some(max) = self.max {
                 function.max = max;
                 function.min = function.min.min(max);
@@ -179,6 +191,9 @@ impl Settings {
                 return Err(Failure::new("M0101", text).with_hint(hint));
             }
             scenario.node.memory_bytes = bytes;
+        }
+        if let Some(bytes) = self.core_memory_bytes {
+            scenario.node.memory_per_core_bytes = bytes;
         }
         scenario.sample_s = sample_s(scenario.duration_s);
         Ok(())
@@ -363,6 +378,8 @@ mod tests {
     fn settings_reach_every_function() {
         let settings = Settings {
             start_ms: Some(700),
+            start_cpu_ms: Some(80),
+            core_memory_bytes: Some(2 << 30),
             max: Some(3),
             memory_bytes: Some(1 << 30),
             seed: Some(5),
@@ -372,8 +389,10 @@ mod tests {
             let scenario = choice.scenario(Policy::Auto, &settings).expect("a scenario");
             assert_eq!((scenario.seed, scenario.duration_s), (5, 60.0));
             assert_eq!(scenario.node.memory_bytes, 1 << 30);
+            assert_eq!(scenario.node.memory_per_core_bytes, 2 << 30);
             for function in &scenario.functions {
-                assert_eq!((function.max, function.start.cold.mean_ms()), (3, 700.0));
+                let start = &function.start;
+                assert_eq!((function.max, start.cold.mean_ms(), start.cpu_ms), (3, 700.0, 80.0));
             }
         }
     }
