@@ -293,7 +293,8 @@ fn a_crash_loop_backs_off_and_says_so() {
         let paused = lines.iter().position(|line| line.message.contains(&said)).expect(&said);
         let next = lines[paused..].iter().find(|line| line.message.starts_with("ready after"));
         let gap_us = next.expect("it is started again").unix_us - lines[paused].unix_us;
-        assert!(gap_us >= pause * 1_000_000, "{gap_us} us, not {pause} s");
+        // The line is written after the pause has begun, on a busy machine some milliseconds later.
+        assert!(gap_us >= pause * 1_000_000 - 100_000, "{gap_us} us, not {pause} s");
     }
     assert!(refused > 0);
 }

@@ -610,7 +610,13 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.ensure_scaling();
         self.next_serial += 1;
         let serial = self.next_serial;
-        let queue_max = if was_accepted { u32::MAX } else { self.rules.queue_max };
+        let queue_max = match was_accepted {
+            true => u32::MAX,
+            // What the first instance takes at once waits for it whatever the queue may hold. With
+            // an empty queue, nothing else would start one.
+            false if self.ready_count() == 0 => self.rules.queue_max.max(self.rules.concurrency),
+            false => self.rules.queue_max,
+        };
         let admission = match self.is_divided() {
             // Invocations that wait for the instances of other owners do not delay this one.
             true if self.has_own_room(waiting.caller()) => Admission::Dispatch,

@@ -205,8 +205,22 @@ fn the_oldest_runs_first_and_the_queue_has_a_bound() {
 }
 
 #[test]
+fn without_a_queue_the_first_invocation_starts_an_instance_all_the_same() {
+    let mut bench = Bench::new(0, 1, |rules| rules.queue_max = 0);
+    assert!(bench.submit().unwrap().asks);
+    assert_eq!(bench.submit(), Err(Refusal::QueueFull { asks: false }));
+    assert_eq!(bench.look().start.unwrap().count, 1);
+    let key = bench.ready(Fake::default(), false);
+    assert_eq!(bench.began, [(1, key)]);
+    assert!(bench.submit().is_err(), "the only place is taken");
+    bench.end(key, 0);
+    assert!(bench.submit().is_ok());
+}
+
+#[test]
 fn an_accepted_invocation_is_taken_whatever_waits() {
     let mut bench = Bench::new(0, 1, |rules| rules.queue_max = 0);
+    bench.submit().unwrap();
     assert!(bench.submit().is_err());
     let job = bench.job();
     assert!(bench.pool.submit(job, true, bench.now_ns).is_ok());
