@@ -73,6 +73,7 @@ mod nats_journal;
 mod neighbours;
 mod nuclio;
 mod observe;
+mod offline;
 mod openfaas;
 mod openwhisk;
 mod operators;
