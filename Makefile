@@ -1,5 +1,5 @@
 # Every verb is a script or a plain command of the language's own tools; this file only names them.
-.PHONY: build dist test-dist test-guests test-kernel image test-cluster bench-cell bench-cluster-scale bench-control-plane demo deny simulate test test-long test-mqtt test-zero experiments soak bench-accept bench-access bench-check bench-cold bench-contracts bench-dev bench-fairness bench-footprint bench-idle bench-image bench-kv bench-calls bench-mqtt bench-schedules bench-spill bench-starts bench-threads bench-tls bench-warm bench-wasm bench-uplink bench-isolation bench-scrape bench-wire profile-warm fuzz lab charts docs recording lint
+.PHONY: build dist test-dist test-guests test-kernel image test-cluster bench-cell bench-cluster-scale bench-control-plane demo deny simulate test test-long test-mqtt test-zero experiments soak bench-accept bench-access bench-check bench-cold bench-contracts bench-dev bench-fairness bench-footprint bench-idle bench-image bench-kv bench-calls bench-mqtt bench-schedules bench-spill bench-starts bench-threads bench-tls bench-warm bench-wasm bench-ablation bench-uplink bench-isolation bench-scrape bench-wire profile-warm fuzz lab charts docs recording lint
 
 build:
 	scripts/setup.sh build
@@ -10,7 +10,7 @@ image: build
 	cargo build --release -p mote-cluster
 	scripts/image.sh
 
-dist test-cluster test-dist test-guests test-kernel bench-cell bench-cluster-scale bench-control-plane demo deny lab lint test test-long test-mqtt test-zero experiments soak bench-accept bench-access bench-check bench-cold bench-contracts bench-dev bench-fairness bench-footprint bench-idle bench-image bench-kv bench-calls bench-mqtt bench-schedules bench-starts bench-threads bench-tls bench-warm bench-wasm bench-uplink bench-isolation bench-scrape bench-wire profile-warm fuzz bench-spill:
+dist test-cluster test-dist test-guests test-kernel bench-cell bench-cluster-scale bench-control-plane demo deny lab lint test test-long test-mqtt test-zero experiments soak bench-accept bench-access bench-check bench-cold bench-contracts bench-dev bench-fairness bench-footprint bench-idle bench-image bench-kv bench-calls bench-mqtt bench-schedules bench-starts bench-threads bench-tls bench-warm bench-wasm bench-ablation bench-uplink bench-isolation bench-scrape bench-wire profile-warm fuzz bench-spill:
 	scripts/$@.sh
 
 # The pictures of README.md, and the documentation as a site in target/book.

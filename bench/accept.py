@@ -196,6 +196,8 @@ def main():
         {"machine": machine, "nats_server": version.strip(), "clients": CLIENTS,
          "seconds": SECONDS, "median": middle, "rounds": rounds}, indent=1) + "\n")
     print(f"written to {result_path}")
+    if middle["ratio"] < RATIO_BAR or middle["added_ms"] > ADDED_MS_BAR:
+        sys.exit("a bar was missed")
 
 
 main()

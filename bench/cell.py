@@ -26,7 +26,7 @@ sys.path[:0] = [str(HERE / "warm"), str(HERE.parent / "tests" / "kubernetes")]
 
 from machine import machine  # noqa: E402
 from node import ROOT  # noqa: E402
-from outcome import Outcome  # noqa: E402
+from outcome import Outcome, exit_status  # noqa: E402
 
 from cell import NAMESPACE, Cluster, bare_cell, deploy, inside, manifest  # noqa: E402
 
@@ -323,7 +323,7 @@ def main() -> int:
     path = results / f"cell-{started:%Y-%m-%dT%H%M%SZ}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(path)
-    return 0
+    return exit_status(outcomes)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ import engine_double  # noqa: E402
 from client import connect, get  # noqa: E402
 from machine import machine  # noqa: E402
 from node import ROOT, Node  # noqa: E402
-from outcome import Outcome  # noqa: E402
+from outcome import Outcome, exit_status  # noqa: E402
 
 ABOVE_WARM_MS_BAR = 4.0
 OF_CRUN_BAR = 0.2
@@ -336,7 +336,7 @@ def main() -> int:
               "outcomes": [outcome.as_json() for outcome in outcomes]}
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"written to {path.relative_to(ROOT)}")
-    return 0
+    return exit_status(outcomes)
 
 
 if __name__ == "__main__":

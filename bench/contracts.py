@@ -37,7 +37,7 @@ sys.path[:0] = [str(HERE / "warm")]
 
 from machine import machine  # noqa: E402
 from node import ROOT, Node  # noqa: E402
-from outcome import Outcome  # noqa: E402
+from outcome import Outcome, exit_status  # noqa: E402
 
 OF_NATIVE_BAR = 0.9
 TURN = "50ms"
@@ -275,7 +275,7 @@ def main() -> int:
               "outcomes": [outcome.as_json() for outcome in outcomes]}
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"written to {path.relative_to(ROOT)}")
-    return 0
+    return exit_status(outcomes)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ sys.path[:0] = [str(HERE / "warm")]
 
 from machine import machine  # noqa: E402
 from node import ROOT  # noqa: E402
-from outcome import Outcome  # noqa: E402
+from outcome import Outcome, exit_status  # noqa: E402
 
 SCRIPT = ROOT / "scripts" / "apiserver.sh"
 SYSTEM = "mote-system"
@@ -420,7 +420,7 @@ def main() -> int:
     for outcome in outcomes:
         print(outcome.line())
     if options.no_save:
-        return 0
+        return exit_status(outcomes)
     result = {
         "machine": {**described, "load_after": os.getloadavg()},
         "cells": options.cells,
@@ -436,7 +436,7 @@ def main() -> int:
     path = HERE / "results" / f"control-plane-{started:%Y-%m-%dT%H%M%SZ}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(path)
-    return 0
+    return exit_status(outcomes)
 
 
 if __name__ == "__main__":

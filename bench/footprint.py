@@ -172,8 +172,13 @@ def measure(binary, folder):
 
 
 def show(result):
+    """Prints the result. Returns the names of rows whose bar was missed."""
+    missed = []
+
     def row(name, value, unit, bar=None):
         verdict = "" if bar is None else "bar %g: %s" % (bar, "OK" if value < bar else "MISSED")
+        if bar is not None and value >= bar:
+            missed.append(name)
         print("{:<46}{:>9.2f} {:<8}{}".format(name, value, unit, verdict))
 
     def memory(name, usage, bar=None):
@@ -192,6 +197,7 @@ def show(result):
     row("%d functions: added by deploying them" % FUNCTIONS, result["added_mib_after_deploying"], "MiB", ADDED_MIB_BAR)
     row("%d functions: added, restarted" % FUNCTIONS, result["added_mib_after_restart"], "MiB", ADDED_MIB_BAR)
     row("start to ready with %d functions" % FUNCTIONS, result["ready_ms_with_functions"], "ms")
+    return missed
 
 
 def main():
@@ -205,8 +211,10 @@ def main():
     result = {"commit": commit(), "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "machine": machine(), **result}
     pathlib.Path(target).write_text(json.dumps(result, indent=1) + "\n")
     print("{cpu}, {cores} cores, {memory_mib} MiB, Linux {kernel}, load {load_1min:.1f}".format(**result["machine"]))
-    show(result)
+    missed = show(result)
     print("written to " + target)
+    if missed:
+        sys.exit("missed: " + ", ".join(missed))
 
 
 if __name__ == "__main__":

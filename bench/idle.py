@@ -14,8 +14,8 @@ within a period, because their last figures are lost. Memory is the resident set
 node's own process, and the sum over all processes, in which a page that several of them share
 counts several times.
 
-The bars are 0.1 % of a core and 2 wake-ups a second, each for the median over the rounds. A missed
-bar is printed and does not change the exit status. Below each row are the threads that woke, with
+The bars are 0.1 % of a core and 2 wake-ups a second, each for the median over the rounds. If a bar
+is missed, the exit status is 1. Below each row are the threads that woke, with
 their wake-ups a second; `strace -f -tt -p PID` shows what a thread waits for.
 
 Usage: idle.py [--rounds N] [--seconds N] [--settle N] [--functions N] [--only NAME,NAME]
@@ -123,18 +123,17 @@ class Measured:
         ticks = after.ticks - before.ticks
         self.busy_percent.append(100 * (1 - (after.ticks_idle - before.ticks_idle) / ticks))
 
+    def missed(self) -> list[str]:
+        """The bars that were missed."""
+        cpu, wakes = statistics.median(self.cpu_percent), statistics.median(self.wake_ups)
+        bars = (("cpu", cpu, CPU_PERCENT_BAR), ("wake-ups", wakes, WAKE_UPS_BAR))
+        return [f"{what} MISSED" for what, value, bar in bars if value >= bar]
+
     def lines(self) -> Iterator[str]:
         cpu, wakes = statistics.median(self.cpu_percent), statistics.median(self.wake_ups)
         involuntary = statistics.median(self.involuntary)
         busy = statistics.median(self.busy_percent)
-        missed = [
-            f"{what} MISSED"
-            for what, value, bar in (
-                ("cpu", cpu, CPU_PERCENT_BAR),
-                ("wake-ups", wakes, WAKE_UPS_BAR),
-            )
-            if value >= bar
-        ]
+        missed = self.missed()
         yield (
             f"{self.row.title:34} {cpu:7.4f} {wakes:10.2f} {involuntary:6.2f} "
             f"{busy:6.1f} {self.memory['node_rss_mib']:10.1f} "
@@ -300,6 +299,8 @@ def main() -> None:
         }  # fmt: skip
         path.write_text(json.dumps(record, indent=1) + "\n")
         print(f"written to {path.relative_to(ROOT)}")
+    if any(one.missed() for one in measured):
+        raise SystemExit("a bar was missed")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ sys.path[:0] = [str(HERE / "warm")]
 from client import connect, get  # noqa: E402
 from machine import machine  # noqa: E402
 from node import Node, free_port  # noqa: E402
-from outcome import Outcome  # noqa: E402
+from outcome import Outcome, exit_status  # noqa: E402
 
 from cold import IDLE, Api, call, spread  # noqa: E402
 
@@ -343,7 +343,7 @@ def main() -> int:
     }
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"written to {path.name}")
-    return int(any(outcome.met is False for outcome in outcomes))
+    return exit_status(outcomes)
 
 
 if __name__ == "__main__":

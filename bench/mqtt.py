@@ -314,6 +314,8 @@ def main() -> None:
     }
     out.write_text(json.dumps(whole, indent=1) + "\n")
     print(out)
+    if min(ratios.values()) < BAR:
+        raise SystemExit("the bar was missed")
 
 
 if __name__ == "__main__":

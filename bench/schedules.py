@@ -91,8 +91,13 @@ def measure(binary, folder):
 
 
 def show(result):
+    """Prints the result. Returns the names of rows whose bar was missed."""
+    missed = []
+
     def row(name, value, unit, bar=None):
         verdict = "" if bar is None else f"bar {bar:g}: {'OK' if value < bar else 'MISSED'}"
+        if bar is not None and value >= bar:
+            missed.append(name)
         print(f"{name:<46}{value:>9.2f} {unit:<8}{verdict}")
 
     with_them, without = result["with"], result["without"]
@@ -102,6 +107,7 @@ def show(result):
     row("without them: CPU of a core", without["cpu_percent_of_a_core"], "%")
     row(f"{count}: start to ready", with_them["ready_ms"], "ms")
     row("without them: start to ready", without["ready_ms"], "ms")
+    return missed
 
 
 def main():
@@ -117,8 +123,10 @@ def main():
     pathlib.Path(target).write_text(json.dumps(result, indent=1) + "\n")
     on = result["machine"]
     print(f"{on['cpu']}, {on['cores']} cores, Linux {on['kernel']}, load {on['load_1min']:.1f}")
-    show(result)
+    missed = show(result)
     print("written to " + target)
+    if missed:
+        sys.exit("missed: " + ", ".join(missed))
 
 
 if __name__ == "__main__":

@@ -108,16 +108,19 @@ def main():
     for method, path, size, status in wrong[:5]:
         print("  %s %s with %d bytes: %s" % (method, path or "/", size, status))
     print("{:<24}{:>10}{:>10}{:>16}".format("", "first", "last", "slope a minute"))
+    grows = False
     for process in ("daemon", "helper"):
         for what, factor, unit in (("rss_mib", 1024, "KiB"), ("fds", 1, ""), ("threads", 1, "")):
             values = [sample[process][what] for sample in late]
             slope = slope_per_minute(late, lambda sample: sample[process][what]) * factor
             verdict = ""
-            if what == "rss_mib":
-                verdict = "OK" if slope < RSS_KIB_PER_MINUTE_BAR else "MISSED (bar %g)" % RSS_KIB_PER_MINUTE_BAR
+            if what == "rss_mib" and slope >= RSS_KIB_PER_MINUTE_BAR:
+                verdict, grows = "MISSED (bar %g)" % RSS_KIB_PER_MINUTE_BAR, True
+            elif what == "rss_mib":
+                verdict = "OK"
             print("{:<24}{:>10}{:>10}{:>12.2f} {:<4}{}".format(process + " " + what, values[0], values[-1], slope, unit, verdict))
     print("written to " + target)
-    return 1 if wrong else 0
+    return 1 if wrong or grows else 0
 
 
 if __name__ == "__main__":

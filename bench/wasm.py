@@ -30,7 +30,7 @@ from client import connect, get  # noqa: E402
 from compare import NATIVE_NODE  # noqa: E402
 from machine import machine  # noqa: E402
 from node import ROOT, Node, free_port  # noqa: E402
-from outcome import Outcome  # noqa: E402
+from outcome import Outcome, exit_status  # noqa: E402
 
 from cold import IDLE, Api, call, spread  # noqa: E402
 
@@ -310,7 +310,7 @@ def main() -> int:
     }
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"written to {path.relative_to(ROOT)}")
-    return int(any(outcome.met is False for outcome in outcomes + rest))
+    return exit_status(outcomes + rest)
 
 
 if __name__ == "__main__":

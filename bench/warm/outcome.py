@@ -35,3 +35,8 @@ class Outcome:
             "name": self.name, "value": self.value, "unit": self.unit, "bar": self.bar,
             "at_least": self.at_least, "met": self.met, **self.detail,
         }
+
+
+def exit_status(outcomes: list[Outcome]) -> int:
+    """1 if a bar was missed, otherwise 0."""
+    return int(any(outcome.met is False for outcome in outcomes))
