@@ -55,6 +55,8 @@ from node import ROOT, Node, binaries, settle  # noqa: E402
 
 #: Milliseconds of processor time for a cycle of these examples.
 BARS_MS = {"hello-python": 8.0, "hello-node": 30.0}
+#: The memory of ten idle instances together.
+INSTANCES_MIB_BAR = {"hello-python": 40.0}
 COLUMNS = ("all", "node", "zygote", "sandboxes", "kernel", "wall", "bare")
 #: An instance is stopped as soon as it has answered.
 SCALE = '\n[scale]\nidle = "1ms"\n'
@@ -348,6 +350,9 @@ def main() -> None:
     for build in builds:
         for example, (without, kept) in build.memory.items():
             figures = f"{without:.1f} MiB without instances, {kept:.1f} with {INSTANCES}"
+            if bar := INSTANCES_MIB_BAR.get(example):
+                verdict = "OK" if kept - without <= bar else "MISSED"
+                figures += f", at most {bar:g} more: {verdict}"
             print(f"{example:14}{build.name}: {figures}")
     if not options.no_save:
         path = HERE / "results" / started.strftime("starts-%Y-%m-%dT%H%M%SZ.json")
@@ -360,8 +365,12 @@ def main() -> None:
         }  # fmt: skip
         path.write_text(json.dumps(record, indent=1) + "\n")
         print(f"written to {path.relative_to(ROOT)}")
-    last = builds[-1].found
-    if any(statistics.median(last[one]["all"]) > BARS_MS[one] for one in examples):
+    last = builds[-1]
+    is_slow = any(statistics.median(last.found[one]["all"]) > BARS_MS[one] for one in examples)
+    bars = INSTANCES_MIB_BAR.items()
+    is_large = any(last.memory[one][1] - last.memory[one][0] > bar
+                   for one, bar in bars if one in examples)
+    if is_slow or is_large:
         raise SystemExit("a bar was missed")
 
 
