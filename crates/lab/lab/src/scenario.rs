@@ -55,8 +55,13 @@ impl Default for NodeModel {
     /// A node with more resources than any scenario needs. A scenario that tests a budget sets its
     /// own values.
     fn default() -> Self {
-        Self { cores: 1_024.0, memory_bytes: 1 << 50, starts_max: 1 << 20, prewarmed: 0,
-            memory_per_core_bytes: MEMORY_PER_CORE_BYTES }
+        Self {
+            cores: 1_024.0,
+            memory_bytes: 1 << 50,
+            starts_max: 1 << 20,
+            prewarmed: 0,
+            memory_per_core_bytes: MEMORY_PER_CORE_BYTES,
+        }
     }
 }
 

@@ -326,8 +326,7 @@ fn for_backlog(o: &Observation, service_s: f64, rate: f64, start: StartCost) -> 
         return 0;
     }
     let by_instance = f64::from(slots) / service_s;
-    let wait_s =
-        |drain: f64| if drain > 0.0 { left * left / (2.0 * drain) } else { f64::INFINITY };
+    let wait_s = |drain: f64| if drain > 0.0 { left * left / (2.0 * drain) } else { f64::INFINITY };
     let more_max = (left / f64::from(slots)).ceil().max(1.0) as u32;
     // With no instance, the first one is started for any invocation.
     let mut more = u32::from(o.ready == 0);

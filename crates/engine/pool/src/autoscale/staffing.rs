@@ -93,11 +93,7 @@ mod tests {
     fn more_load_never_wants_fewer() {
         let mut before = 0;
         for step in 1..3_000 {
-            let load = Load {
-                rate: f64::from(step) * 5.0,
-                service_s: 0.1,
-                variation_squared: 1.0,
-            };
+            let load = Load { rate: f64::from(step) * 5.0, service_s: 0.1, variation_squared: 1.0 };
             let patience = Patience { wait_max_s: 0.005, server_seconds_per_second: 1.0 };
             let servers = servers_for(&load, &patience);
             let erlangs = f64::from(step) * 0.5;
