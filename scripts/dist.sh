@@ -251,7 +251,7 @@ Architecture: $DEB_ARCH
 Maintainer: The authors of mote <mote@example.invalid>
 Installed-Size: $(du -k --apparent-size --summarize "$root" | cut -f1)
 ${glibc:+Depends: libc6 (>= $glibc), libgcc-s1
-}Recommends: python3, ca-certificates
+}Recommends: python3, ca-certificates, e2fsprogs
 Suggests: nodejs
 Section: admin
 Priority: optional

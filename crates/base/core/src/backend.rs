@@ -70,6 +70,24 @@ pub struct ImageRoot {
     pub stop_signal: Option<i32>,
 }
 
+/// The folders of an instance besides its code and `/tmp`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Folders {
+    /// The folder to which all instances of the function write.
+    pub data: Option<Data>,
+    /// Folders that the instance may only read: absolute path on the host, and inside.
+    pub host: Vec<(PathBuf, PathBuf)>,
+}
+
+/// A folder in a file of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Data {
+    /// The file, which contains a file system. It is made when it is first used.
+    pub image: PathBuf,
+    /// The size that the folder must have at least.
+    pub bytes: u64,
+}
+
 /// A request for one instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceRequest {
@@ -99,6 +117,8 @@ pub struct InstanceRequest {
     pub writable_code: bool,
     /// Destinations that the instance may reach. Each becomes a listener inside the sandbox.
     pub egress: Vec<Egress>,
+    /// The folders that the instance has besides its code and `/tmp`.
+    pub folders: Folders,
     /// Read-only files that only the processes of this instance see: absolute path inside, and
     /// text.
     pub files: Vec<(PathBuf, String)>,
@@ -123,6 +143,8 @@ impl InstanceRequest {
         same_program
             && self.image.is_none()
             && other.image.is_none()
+            && self.folders == Folders::default()
+            && other.folders == Folders::default()
             && self.env == other.env
             && self.limits.pids == other.limits.pids
             && self.limits.disk_bytes == other.limits.disk_bytes

@@ -48,6 +48,7 @@ pub mod retry;
 pub mod rollout;
 pub mod seats;
 pub mod services;
+pub mod shared_folders;
 pub mod shares;
 pub mod state;
 pub mod trace;

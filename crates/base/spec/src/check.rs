@@ -190,6 +190,9 @@ impl FunctionSpec {
             "at most 16 names of a-z, 0-9 and -",
         );
         check(self.state.quota_bytes <= QUOTA_BYTES_MAX, "kv.quota", "at most 1GiB");
+        if let Some((key, text)) = self.files.mistake() {
+            check(false, key, text);
+        }
         check(
             self.compat.is_none_or(|compat| compat.is_offered(self.runtime)),
             "compat",
@@ -362,6 +365,13 @@ mod tests {
         check("allow.functions", &|spec| spec.calls = vec!["Not a name".into()]);
         check("kv.shared", &|spec| spec.state.shared = vec!["a/b".into()]);
         check("kv.quota", &|spec| spec.state.quota_bytes = u64::MAX);
+        check("files.data", &|spec| spec.files.data_bytes = Some(1 << 20));
+        check("files", &|spec| {
+            spec.files.host_folders.insert("../x".into(), "/srv".into());
+        });
+        check("files", &|spec| {
+            spec.files.host_folders.insert("x".into(), "/srv/../etc".into());
+        });
         check("scale.min", &|spec| (spec.scale.min, spec.scale.max) = (3, Some(2)));
         check("scale.target", &|spec| spec.scale.policy = Policy::Rps { target: 0 });
         check("scale.target", &|spec| spec.scale.policy = Policy::Cpu { target_percent: 101 });

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::access::{Access, CertificateRules, TokenRules, WebhookRules};
 use crate::background::AsyncRules;
 use crate::egress::{ANY_HOST, Egress};
+use crate::files::Files;
 use crate::http::HttpRules;
 use crate::image::FunctionImage;
 use crate::limits::{
@@ -70,6 +71,8 @@ pub struct FunctionSpec {
     pub calls: Vec<String>,
     /// The state that the function keeps in the node.
     pub state: StateRules,
+    /// The folders that the function has besides its code and `/tmp`.
+    pub files: Files,
     /// Whether each instance has its own copy of the code, to which it may write.
     pub writable: bool,
     /// Whether a program or server reaches the node's services even if nothing else in its manifest
@@ -234,6 +237,7 @@ impl FunctionSpec {
             egress: Vec::new(),
             calls: Vec::new(),
             state: StateRules::default(),
+            files: Files::default(),
             writable: false,
             services: false,
             access: Access::Unset,

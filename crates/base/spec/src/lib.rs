@@ -35,6 +35,7 @@ mod doors;
 mod egress;
 mod error;
 pub mod fields;
+pub mod files;
 mod function;
 pub mod hop_by_hop;
 mod http;
@@ -69,6 +70,7 @@ pub use background::{
 pub use doors::{OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, SERVER_PORT, SERVICES_PORT};
 pub use egress::{ANY_HOST, Egress, Transport, USUAL_PORTS};
 pub use error::SpecError;
+pub use files::Files;
 pub use function::{CoapResource, FunctionSpec};
 pub use http::{CORS_AGE_S_MAX, Cors, HttpRules, StaticFiles, is_below, is_origin};
 pub use image::FunctionImage;

@@ -72,7 +72,7 @@ impl Program {
         };
         let pre = link(&engine, facts.shape, loaded).map_err(failed)?;
         let mut folders = vec![(PathBuf::from(&load.code_dir), "/")];
-        for folder in ["/tmp", "/secrets"] {
+        for folder in ["/tmp", "/secrets", "/data", "/mnt"] {
             if Path::new(folder).is_dir() {
                 folders.push((PathBuf::from(folder), folder));
             }

@@ -38,7 +38,7 @@ pub use entry::routes::{Route, Serving};
 pub use entry::settings::{Config, Interpreters};
 pub use entry::traces::{EndedCall, Outcome, Recorded, Tracer};
 pub use entry::watch::{Ended, Watch, Watching};
-pub use instance::launch::{CODE_DIR, PACKAGES_DIR, WASM_PROGRAM};
+pub use instance::launch::{CODE_DIR, PACKAGES_DIR, WASM_PROGRAM, data_image};
 pub use instance::program::Program;
 pub use mote_pool::Why;
 pub use revision::manual::Scaled;

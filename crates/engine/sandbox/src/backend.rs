@@ -21,10 +21,11 @@ use crate::cgroup::Cgroups;
 use crate::cleanup::Unstarted;
 use crate::config::{HostFacts, Layer, SandboxConfig};
 use crate::copy_roots::{self, COPIES_MAX};
+use crate::data_folders::DataFolders;
 use crate::identity::INSIDE_ID;
 use crate::loopback::{EGRESS_MAX, egress_address};
 use crate::plan::{
-    Assignment, Bind, ImagePlan, Listen, OwnCode, Plan, Preparation, Program, RootPlan,
+    Assignment, Bind, Data, ImagePlan, Listen, OwnCode, Plan, Preparation, Program, RootPlan,
 };
 use crate::prepared::{Pool, PreparedChild, has_died};
 use crate::prewarmed::PrewarmedPool;
@@ -75,6 +76,7 @@ struct Inner {
     pool: Pool,
     waiting: PrewarmedPool,
     templates: Templates,
+    data: Arc<DataFolders>,
     /// The number of starts for which callers wait. Each counts until its instance serves. While
     /// there are many, no other programs are brought up, because that would slow these starts:
     /// composing a sandbox takes machine-wide locks.
@@ -117,6 +119,7 @@ impl ProcessBackend {
                 pool: Pool::default(),
                 waiting: PrewarmedPool::default(),
                 templates: Templates::default(),
+                data: Arc::default(),
                 under_way: watch::Sender::new(0),
             }),
         };
@@ -153,6 +156,27 @@ impl ProcessBackend {
     pub fn process_bytes(&self, memory_bytes: u64) -> Option<u64> {
         let is_whole = self.inner.cgroups.has("memory");
         (!is_whole).then(|| memory_bytes.saturating_add(DATA_BYTES_EXTRA))
+    }
+
+    /// The data folders of functions.
+    pub fn data_folders(&self) -> &Arc<DataFolders> {
+        &self.inner.data
+    }
+
+    /// Mounts the data folder of a function, if it has one, and makes a mount of it for one
+    /// instance. This runs on another thread, because it may wait for the disk.
+    async fn data(&self, request: &InstanceRequest) -> Result<Option<Data>, StartError> {
+        let Some(wanted) = request.folders.data.clone() else { return Ok(None) };
+        let folders = self.inner.data.clone();
+        let mounted = tokio::task::spawn_blocking(move || -> io::Result<Data> {
+            let folder = folders.open(&wanted.image, wanted.bytes).map_err(io::Error::other)?;
+            let mount = Arc::new(folder.for_instance()?);
+            Ok(Data { folder, mount })
+        });
+        let mounted = mounted.await.map_err(io::Error::other).flatten();
+        mounted
+            .map(Some)
+            .map_err(|source| sandbox_error(&request.label, "mount the data folder", source))
     }
 
     /// The user and group id on the host under which an instance in `slot` runs.
@@ -212,6 +236,9 @@ impl ProcessBackend {
         if let Some(packages) = &request.packages_dir {
             root.binds.push(bind(packages.clone(), PACKAGES_DIR, false));
         }
+        for (from, inside) in &request.folders.host {
+            root.binds.push(Bind { source: from.clone(), target: inside.clone(), writable: false });
+        }
         root.files.extend(request.files.iter().cloned());
         let memory = request.shows_memory.then_some(request.limits.memory_bytes);
         root.machine = Some(Machine::look(memory));
@@ -234,6 +261,7 @@ impl ProcessBackend {
             file_bytes: None,
             processes: u64::from(request.limits.pids) + 1,
             egress,
+            data: None,
             debug_port: request.debug_port,
         }
     }
@@ -287,6 +315,7 @@ impl ProcessBackend {
             folders: Vec::new(),
             machine: None,
             tmp_bytes,
+            has_data: false,
             own_code: None,
             image: None,
         }
@@ -336,6 +365,7 @@ impl ProcessBackend {
         }
         let slot = inner.slots.take()?;
         let mut plan = self.plan(&request, &slot);
+        plan.give(self.data(&request).await?);
         let Program::Shim { argv } = plan.program else {
             return Err(StartError::Unavailable("only shims have seeds".to_owned()));
         };
@@ -406,6 +436,7 @@ impl ProcessBackend {
             file_bytes: Some(file_bytes),
             processes: u64::from(limits.pids) + 1,
             egress,
+            data: None,
             debug_port: None,
         };
         let running = self.run(label, plan, limits, slot, None).await;
@@ -428,6 +459,7 @@ impl ProcessBackend {
         loop {
             let slot = self.inner.slots.take()?;
             let mut plan = self.plan(request, &slot);
+            plan.give(self.data(request).await?);
             change(&mut plan);
             if let (Some(_), Program::Shim { argv }) = (&template, &mut plan.program) {
                 plan.program = Program::Copy { argv: std::mem::take(argv) };
@@ -629,9 +661,11 @@ impl ProcessBackend {
                     plan.cgroups = prepared.cleanup.cgroup(|cgroup| cgroup.values(limits, whole));
                 }
                 let message = plan.encode().map_err(|source| failed("write the plan", source))?;
-                match prepared.send(&message, &inside) {
+                let mount = plan.data.as_ref().map(|data| &*data.mount);
+                match prepared.send(&message, &inside, mount) {
                     Ok(()) => {
-                        prepared.cleanup.own(slot);
+                        let folder = plan.data.as_ref().map(|data| data.folder.clone());
+                        prepared.cleanup.own(slot, folder);
                         let egress = await_start(&prepared.status, label).await?;
                         return Ok((prepared, egress));
                     }

@@ -13,6 +13,7 @@ use crate::seccomp::{self, BpfProgram};
 
 use crate::config::Layer;
 use crate::copy_roots;
+use crate::data_folders;
 use crate::identity;
 use crate::image_root::{self, Composed};
 use crate::init;
@@ -33,6 +34,8 @@ struct Order {
     plan: Plan,
     channel: OwnedFd,
     output: OwnedFd,
+    /// The mount of the function's data folder.
+    data: Option<OwnedFd>,
 }
 
 /// The status socket of this process, which stays open until the process ends. Its number changes
@@ -119,12 +122,14 @@ fn close_all_but(status: &Status) -> io::Result<()> {
 fn wait_for_plan(status: &Status) -> Result<Order, Failure> {
     let mut buffer = vec![0; PLAN_BYTES_MAX];
     let (length, fds) = message::receive(status.as_fd(), &mut buffer).step("receive the plan")?;
-    let Ok([channel, output]) = <[OwnedFd; 2]>::try_from(fds) else {
+    let mut fds = fds.into_iter();
+    let (Some(channel), Some(output)) = (fds.next(), fds.next()) else {
         sys::exit_now(0);
     };
+    let data = fds.next();
     let plan =
         serde_json::from_slice(&buffer[..length]).map_err(io::Error::from).step("read the plan")?;
-    Ok(Order { plan, channel, output })
+    Ok(Order { plan, channel, output, data })
 }
 
 fn compose(
@@ -132,23 +137,26 @@ fn compose(
     status: &mut Status,
     filter: &BpfProgram,
 ) -> Result<(Plan, Vec<OwnedFd>), Failure> {
-    let Order { mut plan, channel, output } = order;
+    let Order { mut plan, channel, output, data } = order;
     limit(&plan)?;
     let egress = loopback::egress_listeners(&plan.egress)?;
     set_host_name().step("set the host name")?;
     sys::make_mounts_private().step("make mounts private")?;
+    if let Some(mount) = &data {
+        data_folders::map(mount.as_fd(), plan.host_ids)?;
+    }
     let mut image_user = None;
     let mut kept = egress;
     if let Some(image) = &plan.root.image {
         loopback::open_low_ports();
-        let Composed { user, proc: writable } = image_root::compose(&plan, image)?;
+        let Composed { user, proc: writable } = image_root::compose(&plan, image, data.as_ref())?;
         image_user = Some(user.ids);
         kept.push(writable);
         if !plan.env.iter().any(|(name, _)| name == "HOME") {
             plan.env.push(("HOME".to_owned(), user.home));
         }
     } else if plan.has(Layer::Root) {
-        let is_too_large = root::compose(&plan.root)?;
+        let is_too_large = root::compose(&plan.root, data.as_ref())?;
         if is_too_large {
             let text =
                 b"mote: the code takes more than half of [limits] disk, so its folder cannot be \
@@ -160,6 +168,8 @@ fn compose(
             copy_roots::compose(plan.root.tmp_bytes)?;
         }
     }
+    // It is attached. After the descriptors are placed, its number would be that of another one.
+    drop(data);
     // The program may reopen its own stdout through /dev/stdout, which asks the pipe's owner.
     // SAFETY: plain integers on a descriptor we own.
     unsafe {

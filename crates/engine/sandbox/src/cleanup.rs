@@ -1,12 +1,17 @@
 //! The clean-up after an instance has ended or could not be started.
 
+use std::sync::Arc;
+
 use crate::cgroup::InstanceCgroup;
+use crate::data_folders::DataFolder;
 use crate::slots::Slot;
 
-/// The resources that the clean-up releases: first the cgroups of the instance, then its slot.
+/// The resources that the clean-up releases: first the cgroups of the instance, then its slot
+/// and its hold on its data folder.
 pub(crate) struct Cleanup {
     pub(crate) cgroup: InstanceCgroup,
     slot: Option<Slot>,
+    data: Option<Arc<DataFolder>>,
 }
 
 /// Cleans up after a failed start, including one whose future was dropped. The processes of that
@@ -15,7 +20,7 @@ pub(crate) struct Unstarted(Option<Cleanup>);
 
 impl Unstarted {
     pub(crate) fn new(cgroup: InstanceCgroup) -> Self {
-        Self(Some(Cleanup { cgroup, slot: None }))
+        Self(Some(Cleanup { cgroup, slot: None, data: None }))
     }
 
     pub(crate) fn cgroup_mut(&mut self) -> Option<&mut InstanceCgroup> {
@@ -27,10 +32,12 @@ impl Unstarted {
         self.0.take()
     }
 
-    /// Takes over the slot, which then becomes free only after the cgroups have been removed.
-    pub(crate) fn own(&mut self, slot: Slot) {
+    /// Takes over the slot and the data folder, which are then released only after the cgroups have
+    /// been removed.
+    pub(crate) fn own(&mut self, slot: Slot, data: Option<Arc<DataFolder>>) {
         if let Some(cleanup) = &mut self.0 {
             cleanup.slot = Some(slot);
+            cleanup.data = data;
         }
     }
 
@@ -60,6 +67,7 @@ pub(crate) fn remove_later(cleanup: Cleanup) {
         // The slot, and with it the uid and the instance's directories, is released only after the
         // last process has ended.
         drop(cleanup.slot);
+        drop(cleanup.data);
     };
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn_blocking(remove)),

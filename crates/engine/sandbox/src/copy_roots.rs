@@ -38,6 +38,12 @@ pub(crate) fn tmps() -> impl Iterator<Item = PathBuf> {
     (0..COPIES_MAX).map(tmp_of)
 }
 
+/// The place of `folder` in each copy's root.
+pub(crate) fn in_each(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let inside = folder.strip_prefix("/").unwrap_or(folder).to_owned();
+    folders().map(move |root| root.join(&inside))
+}
+
 /// Mounts the roots. The root of this process is already that of the sandbox.
 pub(crate) fn compose(tmp_bytes: u64) -> Result<(), Failure> {
     // Every tree is copied before the first one is mounted, so none contains another.

@@ -15,6 +15,8 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use mote_spec::files::DATA_DIR;
+
 use crate::identity;
 use crate::plan::{ImagePlan, Plan, RootPlan};
 use crate::proc_files;
@@ -62,7 +64,13 @@ pub(crate) struct Composed {
 }
 
 /// Composes the root in this process's private mount namespace, and moves into it.
-pub(crate) fn compose(plan: &Plan, image: &ImagePlan) -> Result<Composed, Failure> {
+///
+/// `data` is the mount of the function's data folder.
+pub(crate) fn compose(
+    plan: &Plan,
+    image: &ImagePlan,
+    data: Option<&OwnedFd>,
+) -> Result<Composed, Failure> {
     // If the daemon runs as an ordinary user, that user is already the owner.
     let owner = (!plan.rootless).then_some(plan.host_ids);
     let root_plan = &plan.root;
@@ -85,6 +93,9 @@ pub(crate) fn compose(plan: &Plan, image: &ImagePlan) -> Result<Composed, Failur
     let place = Place { root: joined, owner };
     for (bind, mount, is_folder) in &binds {
         place.attach(mount, &bind.target, *is_folder)?;
+    }
+    if let Some(data) = data {
+        place.attach(data, Path::new(DATA_DIR), true)?;
     }
     attach_dev(&place, &devices)?;
     place.folder(Path::new("/proc"), 0o555)?;
@@ -185,7 +196,7 @@ fn join(plan: &Plan, image: &ImagePlan, staging: OwnedFd) -> Result<OwnedFd, Fai
 
 /// A user namespace that shows files of `from` as files of `to`. The kernel can only take the
 /// namespace from a process that is in it, so a child makes the namespace, and ends.
-fn id_mapping(from: (u32, u32), to: (u32, u32)) -> Result<OwnedFd, Failure> {
+pub(crate) fn id_mapping(from: (u32, u32), to: (u32, u32)) -> Result<OwnedFd, Failure> {
     let make = || -> io::Result<OwnedFd> {
         // The child puts the namespace at this descriptor's number, because it shares the table of
         // descriptors.
@@ -210,7 +221,7 @@ fn id_mapping(from: (u32, u32), to: (u32, u32)) -> Result<OwnedFd, Failure> {
             },
         }
     };
-    make().step("map the ids of the image")
+    make().step("make a mapping of ids")
 }
 
 /// Attaches /dev: devices that hold no state of the host, and a few links.

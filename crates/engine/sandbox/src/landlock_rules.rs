@@ -1,7 +1,8 @@
 //! Landlock: a second check of file access, in addition to the mounts.
 //!
-//! Everything visible may be read and executed. Only `/tmp` (and `/packages` during an
-//! installation, and the whole root of an image) and the data sinks in /dev may be written. Abstract sockets and signals cannot
+//! Everything visible may be read and executed. Only `/tmp` (and `/data` if the
+//! function has it, `/packages` during an installation, and the whole root of an image) and the data
+//! sinks in /dev may be written. Abstract sockets and signals cannot
 //! leave the sandbox. Rights that the running kernel does not know are left out; `capabilities`
 //! reports the kernel's version.
 
@@ -13,6 +14,8 @@ use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
     RulesetCreatedAttr, Scope, make_bitflags,
 };
+
+use mote_spec::files::DATA_DIR;
 
 use crate::config::Layer;
 use crate::copy_roots;
@@ -73,6 +76,15 @@ pub(crate) fn apply(plan: &Plan) -> Result<Option<OwnedFd>, Failure> {
         if let Program::Seed { .. } = plan.program {
             for tmp in copy_roots::tmps() {
                 allow(&tmp, writable)?;
+            }
+        }
+        if plan.root.has_data {
+            let data = Path::new(DATA_DIR);
+            allow(data, writable)?;
+            if let Program::Seed { .. } = plan.program {
+                for place in copy_roots::in_each(data) {
+                    allow(&place, writable)?;
+                }
             }
         }
         for bind in plan.root.binds.iter().filter(|bind| bind.writable) {

@@ -15,6 +15,7 @@
 //! - `zygote.rs`, `plan.rs`, `message.rs`: the zygote, and the daemon's messages to it
 //! - `child.rs`, `step.rs`: the steps that set up a sandbox
 //! - `root.rs`, `image_root.rs`, `own_code.rs`, `proc_files.rs`: the files of a sandbox
+//! - `data_folders.rs`, `ext4.rs`, `loop_device.rs`: the folders that outlive instances
 //! - `identity.rs`, `landlock_rules.rs`, `seccomp/`, `cgroup.rs`: its rights and limits
 //! - `loopback.rs`, `local_routes.rs`, `open_network.rs`: its network
 //! - `init.rs`, `spawn.rs`: pid 1, and the program
@@ -40,7 +41,9 @@ mod cleanup;
 mod config;
 mod contract;
 mod copy_roots;
+mod data_folders;
 mod delivery;
+mod ext4;
 mod identity;
 mod image_root;
 mod init;
@@ -48,6 +51,7 @@ mod installation;
 mod landlock_rules;
 mod local_routes;
 mod log_lines;
+mod loop_device;
 mod loopback;
 mod message;
 mod open_network;
@@ -75,6 +79,10 @@ mod zygote;
 
 pub use backend::{ProcessBackend, START_TIMEOUT};
 pub use config::{Layer, SandboxConfig, UID_BASE_DEFAULT};
+pub use data_folders::{
+    DataError, DataFolder, DataFolders, file_system_bytes as data_folder_bytes,
+    support as data_folder_support,
+};
 pub use installation::{BuildOutcome, BuildRequest};
 pub use report::{Capability, Report, State, capabilities};
 pub use zygote::{Zygote, ZygoteHandle};

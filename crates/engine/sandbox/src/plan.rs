@@ -7,12 +7,15 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use mote_spec::Transport;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Layer;
+use crate::data_folders::DataFolder;
 use crate::proc_files::Machine;
 
 /// The maximum number of bytes in one plan. Environments and egress lists that need more are
@@ -81,6 +84,8 @@ pub(crate) struct RootPlan {
     /// files do not exist.
     pub(crate) machine: Option<Machine>,
     pub(crate) tmp_bytes: u64,
+    /// Whether the message with the plan carries the mount of the function's data folder.
+    pub(crate) has_data: bool,
     /// A copy of the code that the instance may write to.
     pub(crate) own_code: Option<OwnCode>,
     /// The container image whose files are the root. Binds, links and files are added to it.
@@ -161,8 +166,19 @@ pub(crate) struct Plan {
     pub(crate) processes: u64,
     /// The sockets inside that stand for connections and datagrams to other hosts.
     pub(crate) egress: Vec<Listen>,
+    /// The data folder, for the daemon.
+    #[serde(skip)]
+    pub(crate) data: Option<Data>,
     /// The port of the program to which pid 1 opens connections for a debugger.
     pub(crate) debug_port: Option<u16>,
+}
+
+/// The data folder of an instance, and the mount that the instance gets.
+#[derive(Debug, Clone)]
+pub(crate) struct Data {
+    // Dropped before the folder, whose end may wait for the disk if it is the last mount.
+    pub(crate) mount: Arc<OwnedFd>,
+    pub(crate) folder: Arc<DataFolder>,
 }
 
 /// A socket inside that stands for a destination.
@@ -182,6 +198,12 @@ impl Listen {
 }
 
 impl Plan {
+    /// Gives the instance its data folder.
+    pub(crate) fn give(&mut self, data: Option<Data>) {
+        self.root.has_data = data.is_some();
+        self.data = data;
+    }
+
     pub(crate) fn has(&self, layer: Layer) -> bool {
         self.without & layer as u32 == 0
     }

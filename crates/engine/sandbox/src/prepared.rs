@@ -92,10 +92,16 @@ impl PreparedChild {
         self.status.get_ref().as_fd()
     }
 
-    /// Hands over the plan together with the inner ends of the channel and the output.
-    pub(crate) fn send(&self, plan: &[u8], inside: &[OwnedFd; 2]) -> io::Result<()> {
+    /// Hands over the plan together with the inner ends of the channel and the output, and with the
+    /// mount of the data folder.
+    pub(crate) fn send(
+        &self,
+        plan: &[u8],
+        inside: &[OwnedFd; 2],
+        data: Option<&OwnedFd>,
+    ) -> io::Result<()> {
         use std::os::fd::AsRawFd;
-        let fds = [inside[0].as_raw_fd(), inside[1].as_raw_fd()];
+        let fds: Vec<_> = inside.iter().chain(data).map(AsRawFd::as_raw_fd).collect();
         crate::message::send(self.status.get_ref().as_fd(), plan, &fds, libc::MSG_DONTWAIT)
     }
 }

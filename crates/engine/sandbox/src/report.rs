@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
 use crate::cgroup::{Cgroups, Version};
+use crate::data_folders::{self, DataError};
 use crate::landlock_rules;
 use crate::plan::Preparation;
 use crate::subordinate::{self, Overlap};
@@ -133,6 +134,14 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
         false => add("pids", Degraded, "processes per user id (RLIMIT_NPROC)", delegate),
     }
     add("disk", Enforced, "/tmp is a tmpfs of limited size and file count", "");
+    match data_folders::support() {
+        Ok(()) => add("data folders", Enforced, "file systems (ext4) of limited size", ""),
+        Err(DataError::Unsupported { why, hint }) => {
+            let text = format!("functions cannot have [files] data: {why}");
+            add("data folders", Degraded, &text, &hint);
+        }
+        Err(error) => add("data folders", Degraded, &error.to_string(), ""),
+    }
     if prewarmed_programs(cgroups) {
         add("prewarming", Enforced, "interpreters are started in advance", "");
     } else {

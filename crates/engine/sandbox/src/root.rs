@@ -7,6 +7,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use mote_spec::files::DATA_DIR;
+
 use crate::own_code;
 use crate::plan::{Bind, OwnCode, RootPlan};
 use crate::proc_files;
@@ -37,10 +39,11 @@ const DEV_LINKS: &[(&str, &str)] = &[
 const FILE_MODE: libc::mode_t = 0o644;
 pub(crate) const READ_ONLY: u64 = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
 
-/// Composes the root in this process's private mount namespace, and moves into it.
+/// Composes the root in this process's private mount namespace, and moves into it. `data` is the
+/// mount of the function's data folder.
 ///
 /// Returns whether the code is too large for a copy to which the instance may write.
-pub(crate) fn compose(plan: &RootPlan) -> Result<bool, Failure> {
+pub(crate) fn compose(plan: &RootPlan, data: Option<&OwnedFd>) -> Result<bool, Failure> {
     let mut mounts = Vec::with_capacity(plan.binds.len());
     for bind in &plan.binds {
         mounts.push((bind, open_bind(bind)?));
@@ -55,6 +58,9 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<bool, Failure> {
     for (bind, mount) in &mounts {
         let what = if is_dir(mount, &bind.source)? { Shown::Folder } else { Shown::File };
         attach(root, mount, &bind.target, what)?;
+    }
+    if let Some(data) = data {
+        attach(root, data, Path::new(DATA_DIR), Shown::Folder)?;
     }
     for (name, mount) in &devices {
         attach(root, mount, Path::new(&format!("/dev/{name}")), Shown::File)?;

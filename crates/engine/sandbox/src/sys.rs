@@ -22,6 +22,7 @@ const OPEN_TREE_CLOEXEC: libc::c_uint = libc::O_CLOEXEC as libc::c_uint;
 const AT_RECURSIVE: libc::c_uint = 0x8000;
 const FSOPEN_CLOEXEC: libc::c_uint = 1;
 const FSMOUNT_CLOEXEC: libc::c_uint = 1;
+const FSCONFIG_SET_FLAG: libc::c_uint = 0;
 const FSCONFIG_SET_STRING: libc::c_uint = 1;
 const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 const FSCONFIG_CMD_RECONFIGURE: libc::c_uint = 7;
@@ -185,19 +186,53 @@ pub(crate) fn new_changeable_mount(
     options: &[(&CStr, &CStr)],
     attributes: u64,
 ) -> io::Result<(OwnedFd, OwnedFd)> {
-    // SAFETY: the name is NUL-terminated and outlives the call.
-    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })?;
+    let context = open_context(kind)?;
     set_options(context.as_fd(), options, FSCONFIG_CMD_CREATE)?;
+    Ok((mount_context(context.as_fd(), attributes)?, context))
+}
+
+/// Makes a detached mount of the file system on the device `source`, with options that have no
+/// values.
+pub(crate) fn mount_device(
+    kind: &CStr,
+    source: &CStr,
+    options: &[&CStr],
+    attributes: u64,
+) -> io::Result<OwnedFd> {
+    let context = open_context(kind)?;
+    for key in options {
+        // SAFETY: the key is NUL-terminated and outlives the call; an option without a value has
+        // no other argument.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_fsconfig,
+                context.as_raw_fd(),
+                FSCONFIG_SET_FLAG,
+                key.as_ptr(),
+                std::ptr::null::<libc::c_char>(),
+                0,
+            )
+        })?;
+    }
+    set_options(context.as_fd(), &[(c"source", source)], FSCONFIG_CMD_CREATE)?;
+    mount_context(context.as_fd(), attributes)
+}
+
+fn open_context(kind: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the name is NUL-terminated and outlives the call.
+    owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })
+}
+
+fn mount_context(context: BorrowedFd<'_>, attributes: u64) -> io::Result<OwnedFd> {
     // SAFETY: plain integers.
-    let mount = owned(unsafe {
+    owned(unsafe {
         libc::syscall(
             libc::SYS_fsmount,
             context.as_raw_fd(),
             FSMOUNT_CLOEXEC,
             attributes as libc::c_uint,
         )
-    })?;
-    Ok((mount, context))
+    })
 }
 
 /// Changes options of a file system that is already mounted.
@@ -355,6 +390,13 @@ pub(crate) fn unlinkat(dir: BorrowedFd<'_>, path: &CStr) -> io::Result<()> {
         .map(drop)
 }
 
+/// Removes an empty folder below `dir`.
+pub(crate) fn remove_folder_at(dir: BorrowedFd<'_>, path: &CStr) -> io::Result<()> {
+    // SAFETY: NUL-terminated path.
+    let removed = unsafe { libc::unlinkat(dir.as_raw_fd(), path.as_ptr(), libc::AT_REMOVEDIR) };
+    check(libc::c_long::from(removed)).map(drop)
+}
+
 /// Makes a device below `dir`. `mode` includes the kind.
 pub(crate) fn mknodat(
     dir: BorrowedFd<'_>,
@@ -482,8 +524,7 @@ pub(crate) fn has_file_system(kind: &str) -> bool {
         return true;
     }
     if let Ok(kind) = cstring(kind) {
-        // SAFETY: the name is NUL-terminated and outlives the call.
-        let _ = owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) });
+        let _ = open_context(&kind);
     }
     known()
 }

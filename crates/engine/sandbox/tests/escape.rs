@@ -21,8 +21,10 @@ use std::path::Path;
 use std::process::Command;
 
 use attempts::ATTEMPTS;
-use mote_core::backend::{Backend, ImageRoot, Prewarmed};
-use mote_sandbox::{Layer, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
+use mote_core::backend::{Backend, Data, ImageRoot, Prewarmed};
+use mote_sandbox::{
+    Layer, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle, data_folder_support,
+};
 use support::{
     Folder, copy_program, finish, is_root_with_memory, line_of, next_copy, next_prewarmed, own_uid,
     request, seed, shim, template,
@@ -102,6 +104,8 @@ enum Form {
     Seeded,
     /// The instance may write to its code.
     Writable,
+    /// The instance has a data folder and a folder of the host.
+    Folders,
     /// The instance runs a container image as its root user. The probe is in the image.
     Image,
 }
@@ -200,6 +204,15 @@ async fn inside(
         asked.image = Some(image_with_probe(&image.0, code));
         asked.launch = shim(&["/function/probe", "--probe"]);
         asked.env.push(("T_IMAGE".to_owned(), "1".to_owned()));
+    }
+    let disk = Folder::new("escape-disk");
+    if form == Form::Folders {
+        if let Err(why) = data_folder_support() {
+            println!("SKIPPED: attempts with a data folder: {why}");
+            return Results::new();
+        }
+        asked.folders.data = Some(Data { image: disk.0.join("f.ext4"), bytes: 16 << 20 });
+        asked.folders.host = vec![(disk.0.clone(), "/mnt/disk".into())];
     }
     if form == Form::Writable {
         asked.writable_code = true;
@@ -331,7 +344,7 @@ fn main() {
     }
     // There is one zygote per configuration. All are forked while the process is single-threaded.
     let mut zygotes: Vec<_> =
-        (0..layers.len() + together.len() + 6).map(|_| Zygote::fork().unwrap()).collect();
+        (0..layers.len() + together.len() + 7).map(|_| Zygote::fork().unwrap()).collect();
 
     let code = Folder::new("escape");
     std::fs::copy(std::env::current_exe().unwrap(), code.0.join("probe")).unwrap();
@@ -379,14 +392,15 @@ fn main() {
 
     let control = if root { outside(&code.0, &env) } else { Results::new() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (full, assigned, copied, seeded, writable, in_image, removed, together) =
-        runtime.block_on(async {
+    let (full, assigned, copied, seeded, writable, in_image, folders, removed, together) = runtime
+        .block_on(async {
             let full = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Plain).await;
             let assigned = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Waited).await;
             let copied = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Copied).await;
             let seeded = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Seeded).await;
             let writable = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Writable).await;
             let in_image = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Image).await;
+            let folders = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Folders).await;
             let mut removed = Vec::new();
             for (layer, name) in layers {
                 let results =
@@ -399,7 +413,7 @@ fn main() {
                     inside(zygotes.pop().unwrap(), layers, &code.0, &env, Form::Plain).await;
                 several.push((name, attack, results[*attack]));
             }
-            (full, assigned, copied, seeded, writable, in_image, removed, several)
+            (full, assigned, copied, seeded, writable, in_image, folders, removed, several)
         });
     victim.kill().unwrap();
     victim.wait().unwrap();
@@ -435,6 +449,10 @@ fn main() {
     println!("in a program that waited: {tried} tried / {blocked} blocked");
     println!("in a copy of a template: {} tried", copied.len());
     println!("in a copy of a seed: {} tried", seeded.len());
+    println!("with a data folder and a folder of the host: {} tried", folders.len());
+    let worked = folders.iter().filter(|(name, worked)| **worked && counts(&name.as_str()));
+    let worked: Vec<_> = worked.map(|(name, _)| name.as_str()).collect();
+    assert!(worked.is_empty(), "attempts that got out with a data folder: {worked:?}");
     assert!(succeeded.is_empty(), "attempts that got out: {succeeded:?}");
     let worked = writable.iter().filter(|(name, worked)| **worked && counts(&name.as_str()));
     let worked: Vec<_> = worked.map(|(name, _)| name.as_str()).collect();

@@ -635,6 +635,7 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.schedules = schedules::of(function)?;
     spec.calls.clone_from(&function.calls);
     spec.state.shared.clone_from(&function.shared_state);
+    spec.files.clone_from(&function.files);
     spec.state.quota_bytes = function.state_quota_bytes.unwrap_or(spec.state.quota_bytes);
     // On other platforms, functions may write next to their code.
     spec.writable = function.writable.unwrap_or(spec.compat.is_some() && spec.image.is_none());

@@ -20,10 +20,13 @@ use mote_spec::FunctionSpec;
 use mote_spec::Runtime;
 use mote_store::{ArchiveLimits, RevisionState, StagedCode, Store, StoredRevision};
 
+use super::data_folders::NewFolder;
 use super::spec_check::{check, cors_warning, recipient_warnings, route_warnings};
 use super::store_work::{blocking, internal, store_problem, with_store};
 use super::turns::turn;
-use super::{Node, access_warnings, golang, images, namespaces, packages, rollout, wasm};
+use super::{
+    Node, access_warnings, data_folders, golang, images, namespaces, packages, rollout, wasm,
+};
 
 /// Starts the removal of unused code when a deploy ends.
 struct CollectAfter<'a>(&'a Trees);
@@ -155,6 +158,7 @@ async fn attempt(
     check(node, &spec)?;
     mote_tenants::namespaces::confined::check_names(&spec).await?;
     golang::check(&node.opened.interpreters, &spec)?;
+    data_folders::check(node, &spec, options.place.is_some())?;
     let _files = node.tenants.namespaces.files_turn(files_place, &name).await?;
     let mut trees = vec![staged.path.clone()];
     namespaces::room_on_disk(node, &name, trees.clone()).await?;
@@ -261,8 +265,15 @@ async fn attempt(
         trees.push(packages.path.clone());
         namespaces::room_on_disk(node, &name, trees).await?;
     }
+    let new_folder = data_folders::prepare(node, &spec).await?;
+    if let Some(bytes) = spec.files.data_bytes {
+        let size = mote_core::fault::bytes_text(bytes);
+        steps.done("data", format!("{size} at {}", mote_spec::files::DATA_DIR));
+    }
     let (revision, created_at_ms) =
         start(node, spec, &staged, (packages.as_ref(), image), &mut steps, options.place).await?;
+    // From here on, the folder may contain what the revision has written.
+    new_folder.into_iter().for_each(NewFolder::keep);
     if options.place.is_some() {
         node.data_path.engine.discard(&revision);
         result.revision = revision.number;

@@ -22,7 +22,7 @@ use mote_tenants::operators::tokens;
 
 use super::store_work::{blocking, internal, store_problem, with_store};
 use super::unusable::unusable;
-use super::{Node, functions, keys, operators, secrets, turns};
+use super::{Node, data_folders, functions, keys, operators, secrets, turns};
 
 /// How long a removal waits until the changes, instances and invocations of the namespace have
 /// ended.
@@ -169,10 +169,26 @@ pub(super) async fn room_on_disk(
         return Ok(u64::MAX);
     }
     let name = name.clone();
-    changed(&node.opened.store, &node.tenants.namespaces, move |namespaces, store| {
+    let owner = name.clone();
+    let left = changed(&node.opened.store, &node.tenants.namespaces, move |namespaces, store| {
         namespaces.disk_left(store, &name, &trees)
     })
-    .await
+    .await?;
+    match owner.namespace() {
+        Some(namespace) if left < u64::MAX => {
+            let data = data_folders::bytes_of(node, namespace);
+            left.checked_sub(data).ok_or_else(|| {
+                let text = format!(
+                    "{owner}: the files and the data folders of the namespace {namespace} would take \
+                     more of the disk than it may use"
+                );
+                let hint = "remove functions or data folders, or let an operator raise the limit: \
+                            mote namespace update NAMESPACE --disk SIZE";
+                Problem::new(507, "M0428", text).with_hint(hint)
+            })
+        }
+        _ => Ok(left),
+    }
 }
 
 /// Deletes a namespace. Until it is gone, nothing else can change in it. Once the node has begun to
@@ -220,6 +236,12 @@ async fn empty(node: &Arc<Node>, name: &str, until: Instant) -> Result<(), Probl
     for state in states(&node.data_path.state, name).await? {
         let cleared = node.data_path.state.clear(state).await;
         cleared.map_err(|error| Problem::new(503, "M0905", error.to_string()))?;
+    }
+    for (function, _) in data_folders::list(node) {
+        let function = FunctionName::new(&function).ok();
+        if let Some(function) = function.filter(|function| function.namespace() == Some(name)) {
+            data_folders::remove(node, &function).await?;
+        }
     }
     secrets::remove_all_of(&node.opened.store, &node.data_path.engine, name.to_owned()).await?;
     keys::revoke_all_of(&node.opened.store, &node.callers, name.to_owned()).await?;
@@ -272,6 +294,14 @@ async fn must_be_empty(node: &Node, name: &str) -> Result<(), Problem> {
             "function with state",
             "functions with state",
             states(&node.data_path.state, name).await?.len(),
+        ),
+        (
+            "data folder",
+            "data folders",
+            data_folders::list(node)
+                .iter()
+                .filter(|(function, _)| split(function).1 == Some(name))
+                .count(),
         ),
         ("accepted invocation or more", "accepted invocations", waiting),
     ];

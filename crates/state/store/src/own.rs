@@ -16,8 +16,8 @@ const OTHERS: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 /// The node's files with fixed names.
 const FILES: [&str; 4] = ["admin.token", "lock", "mqtt.id", "secrets.key"];
-/// Folders that contain code to run.
-const FOLDERS: [&str; 4] = ["code", "packages", "shims", "staging"];
+/// Folders that contain code to run, or file systems to mount.
+const FOLDERS: [&str; 5] = ["code", "packages", "shims", "staging", "files"];
 
 /// A file or folder, in the data folder or above it, that others could change.
 #[derive(Debug, thiserror::Error)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::mqtt::{MqttTrigger, Publishing};
 use crate::policy::{Balance, Policy};
 use crate::{
-    Access, AsyncRules, CertificateRules, CoapResource, Egress, FunctionImage, FunctionName,
+    Access, AsyncRules, CertificateRules, CoapResource, Egress, Files, FunctionImage, FunctionName,
     FunctionSpec, HttpRules, Limits, Missed, Overlap, Platform, Protocol, QUOTA_BYTES_DEFAULT,
     Rates, Runtime, STREAM_IDLE_MS_DEFAULT, Scale, Schedule, ScheduledCall, StartPolicy,
     StateRules, TokenRules, Transport, WebhookRules, When,
@@ -123,6 +123,8 @@ struct SpecV1 {
     rates: Rates,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     http: Option<Box<HttpRules>>,
+    #[serde(default, skip_serializing_if = "Files::is_none")]
+    files: Files,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -288,6 +290,7 @@ impl From<FunctionSpec> for SpecV1 {
             webhook: spec.webhook.map(Arc::unwrap_or_clone),
             rates: spec.rates,
             http: spec.http,
+            files: spec.files,
         }
     }
 }
@@ -328,6 +331,7 @@ impl From<SpecV1> for FunctionSpec {
             webhook: spec.webhook.map(Arc::new),
             rates: spec.rates,
             http: spec.http,
+            files: spec.files,
         }
     }
 }

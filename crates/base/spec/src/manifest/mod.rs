@@ -10,12 +10,14 @@ use std::collections::BTreeMap;
 
 use toml::de::DeTable;
 
+use crate::files::Files;
 use crate::rate::{CALLS_AT_ONCE_MAX, RATE_CALLS_MAX};
 use crate::scale::TARGET_MAX;
 use crate::toml_reader::{Lined, Mistakes, Section, TomlReader};
 
 mod access;
 mod background;
+mod files;
 mod http;
 mod mqtt;
 mod route;
@@ -48,10 +50,10 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 26] = [
+const FUNCTION_KEYS: [&str; 27] = [
     "name", "runtime", "image", "compat", "template", "port", "protocol", "entry", "command",
     "methods", "secrets", "limits", "scale", "env", "trigger", "route", "allow", "kv", "build",
-    "async", "mqtt", "services", "writable", "access", "http", "static",
+    "async", "mqtt", "services", "writable", "access", "http", "static", "files",
 ];
 const TOP_KEYS: [&str; 14] = [
     "version", "name", "runtime", "image", "compat", "template", "port", "protocol", "entry",
@@ -176,6 +178,8 @@ pub struct FunctionManifest {
     pub shared_state: Vec<String>,
     /// `[kv] quota`.
     pub state_quota_bytes: Option<u64>,
+    /// `[files]`.
+    pub files: Files,
     /// `[build] command`, which a shell runs in the project folder before packing.
     pub build_command: Option<String>,
 }
@@ -536,6 +540,10 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         let line = reader.get(at, "static").map_or(0, |(_, line)| line);
         static_files::read(reader, &section, &mut function, line);
     }
+    if let Some(section) = sub_section(reader, at, "files") {
+        let line = reader.get(at, "files").map_or(0, |(_, line)| line);
+        files::read(reader, &section, &mut function, line);
+    }
     if let Some(section) = sub_section(reader, at, "build") {
         reader.check_keys(&section, &schema::BUILD_KEYS, &["watch"], &TOP_KEYS);
         function.build_command = reader
@@ -564,6 +572,7 @@ fn sub_section<'t>(
         "access" => "[access]",
         "http" => "[http]",
         "static" => "[static]",
+        "files" => "[files]",
         _ => "[build]",
     };
     match value.as_table() {

@@ -11,7 +11,7 @@ use super::mqtt::{ACKNOWLEDGES, CONNECTION_KEYS, MQTT_KEYS, ORDERS, SESSIONS, VE
 use super::schedule::{MISSED, OVERLAPS};
 use super::{
     ALLOW_KEYS, BALANCES, FUNCTION_KEYS, FUNCTIONS_MAX, KV_KEYS, LIMIT_KEYS, PLATFORMS, POLICIES,
-    SCALE_KEYS, STARTS, background, http, route, schedule, static_files,
+    SCALE_KEYS, STARTS, background, files, http, route, schedule, static_files,
 };
 
 /// The keys of a trigger with `http` or `coap`.
@@ -139,6 +139,15 @@ fn property(section: &str, key: &str) -> Option<Value> {
             "cache" => like(DURATION, "How long clients may keep a file. Default: \"0s\"."),
             _ => return None,
         }),
+        "files" => Some(match key {
+            "data" => like(SIZE, "Size of the folder /data, 16MiB to 1024GiB, e.g. \"256MiB\"."),
+            _ => return None,
+        }),
+        "folder" => Some(match key {
+            "from" => string("A folder of the host that the node's operator has shared."),
+            "read_only" => said(json!({"const": true}), "The function can only read it."),
+            _ => return None,
+        }),
         "route" => of_route(key),
         "build" => Some(match key {
             "command" => string("A shell command that runs in the folder before it is packed."),
@@ -206,6 +215,14 @@ fn of_function(key: &str) -> Option<Value> {
             let section =
                 self::section("static", "Files that the node serves.", &static_files::KEYS);
             required(&["folder"], section)
+        }
+        "files" => {
+            let mut section = self::section("files", "Folders of the function.", &files::KEYS);
+            let text = "A folder of the host, which the function reads at /mnt/NAME.";
+            let folder = self::section("folder", text, &files::FOLDER_KEYS);
+            section["propertyNames"] = json!({"pattern": "^[a-z0-9_-]{1,63}$"});
+            section["additionalProperties"] = required(&["from"], folder);
+            section
         }
         _ => return None,
     })

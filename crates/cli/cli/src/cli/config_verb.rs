@@ -83,6 +83,7 @@ pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
         ("cells", &flags.cells.cells),
         ("outgoing", &flags.outgoing),
         ("closed_networks", &flags.closed_networks),
+        ("shared_folders", &flags.shared_folders),
     ] {
         if let Some(value) = value {
             given.push((key, value.clone()));

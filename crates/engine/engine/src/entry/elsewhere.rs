@@ -74,10 +74,11 @@ impl Engine {
 impl Revision {
     /// Whether another cell could run an invocation of this function. Chains stay here, because
     /// their records are on the node that accepted them. WebSockets stay here, because they last
-    /// too long to be worth a hop.
+    /// too long to be worth a hop. Functions with a data folder stay here, because the folder is here.
     pub(crate) fn may_move(&self, invocation: &Invocation) -> bool {
         let head = &invocation.head;
         self.spec.runtime != Runtime::Chain
+            && self.spec.files.data_bytes.is_none()
             && !head.wants_websocket()
             && head.wire().len() <= HEAD_BYTES_MAX
     }

@@ -1,8 +1,10 @@
 //! The settings that a node passes to its engine.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mote_core::destination::ClosedNetworks;
+use mote_core::shared_folders::SharedFolders;
 use mote_pool::budget::Budget;
 use mote_spec::Access;
 use mote_store::seal::Secrets;
@@ -50,6 +52,10 @@ pub struct Config {
     pub tracer: Option<Arc<dyn Tracer>>,
     /// Whether debuggers may attach to functions. Only on a node for one developer.
     pub inspect: bool,
+    /// The folder that contains the files with the data folders of functions.
+    pub data_folders: PathBuf,
+    /// Folders of the host that functions may read.
+    pub shared_folders: SharedFolders,
     /// Networks that stay closed even if `[allow] net` contains `*`.
     pub closed_networks: ClosedNetworks,
 }

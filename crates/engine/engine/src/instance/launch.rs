@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mote_core::backend::{InstanceLimits, InstanceRequest, Launch};
+use mote_core::backend::{Data, Folders, InstanceLimits, InstanceRequest, Launch};
+use mote_spec::files::HOST_FOLDERS_DIR;
 use mote_spec::name::kept;
 use mote_spec::{Platform, Runtime, SERVER_PORT};
 use mote_store::seal::SecretError;
@@ -60,11 +61,17 @@ pub(crate) enum LaunchError {
     NoSecret(#[from] SecretError),
     #[error("the image {image} is not on this node; deploy the function again")]
     ImageMissing { image: String },
+    #[error(
+        "the node no longer shares the folder {folder}; let an operator add it to the setting \
+         shared_folders"
+    )]
+    NotShared { folder: String },
 }
 
 /// The request for an instance of a function that is added (true) or removed (false). `None` if a
 /// prewarmed program cannot serve the function. That is the case for functions with secrets,
-/// because no other function may see the secrets, and for images, which have their own programs.
+/// because no other function may see the secrets, for functions with folders, which are mounted
+/// before a program starts, and for images, which have their own programs.
 pub(crate) fn kind(
     (revision, comes): (&Arc<Revision>, bool),
 ) -> Option<(InstanceRequest, Runtime, bool)> {
@@ -72,7 +79,8 @@ pub(crate) fn kind(
     // because it may need the function's files at that time.
     let spec = &revision.spec;
     let must_start_fresh = spec.env.keys().any(|name| is_read_at_start(spec.answered_by(), name));
-    let has_own_files = !spec.secret_names().is_empty() || spec.image.is_some();
+    let has_own_files =
+        !spec.secret_names().is_empty() || spec.image.is_some() || !spec.files.is_none();
     if has_own_files || must_start_fresh || debug_port(revision).is_some() {
         return None;
     }
@@ -211,10 +219,35 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
         shows_memory: !spec.runtime.is_javascript(),
         writable_code: spec.writable,
         egress: spec.doors(),
+        folders: folders(revision)?,
         links,
         files,
         debug_port,
     })
+}
+
+/// The file that contains the data folder of a function. `folder` contains those of all functions.
+pub fn data_image(folder: &Path, function: &str) -> PathBuf {
+    folder.join(format!("{function}.ext4"))
+}
+
+/// The folders that a function has besides its code. Whether the node still shares a folder of the
+/// host is checked at each start, because the setting may have changed since the deploy.
+fn folders(revision: &Revision) -> Result<Folders, LaunchError> {
+    let Revision { spec, shared, .. } = revision;
+    let config = &shared.config;
+    let data = spec
+        .files
+        .data_bytes
+        .map(|bytes| Data { image: data_image(&config.data_folders, spec.name.as_str()), bytes });
+    let mut host = Vec::new();
+    for (name, path) in &spec.files.host_folders {
+        if !config.shared_folders.permit(spec.name.namespace(), path) {
+            return Err(LaunchError::NotShared { folder: path.clone() });
+        }
+        host.push((PathBuf::from(path), Path::new(HOST_FOLDERS_DIR).join(name)));
+    }
+    Ok(Folders { data, host })
 }
 
 /// The port on which a debugger can attach to an instance. Each is the usual port of its language.

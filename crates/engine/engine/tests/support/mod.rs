@@ -239,6 +239,8 @@ impl Bench {
             inspect: false,
             access_default: mote_spec::Access::Public,
             closed_networks: Default::default(),
+            data_folders: Default::default(),
+            shared_folders: Default::default(),
             log_sink: None,
             tracer: None,
             secrets: mote_store::seal::Secrets::new(mote_store::seal::Keys::random()),

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mote_core::backend::{Backend, Exit, InstanceLimits, InstanceRequest, Launch, Seed, Started};
+use mote_core::backend::{
+    Backend, Exit, Folders, InstanceLimits, InstanceRequest, Launch, Seed, Started,
+};
 use mote_sandbox::ProcessBackend;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -82,6 +84,7 @@ pub(crate) fn request(instance: u64, code_dir: &Path, launch: Launch) -> Instanc
         shows_memory: true,
         writable_code: false,
         egress: Vec::new(),
+        folders: Folders::default(),
         files: Vec::new(),
         links: Vec::new(),
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use mote_core::destination::ClosedNetworks;
 use mote_core::fault::bytes_text;
+use mote_core::shared_folders::SharedFolders;
 use mote_http::access_log::{Destination, Format};
 use mote_http::http::Proxies;
 use mote_platforms::compat::Reach;
@@ -108,6 +109,8 @@ pub struct Config {
     pub cell: Option<CellSettings>,
     /// The destinations that the node's own requests may reach.
     pub outgoing: Reach,
+    /// Folders of the host that functions may read.
+    pub shared_folders: SharedFolders,
     /// Networks in which a function reaches a host only if its manifest names the host.
     pub closed_networks: ClosedNetworks,
 }

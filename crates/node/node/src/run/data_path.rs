@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::fronts::limits::data_threads;
 use crate::logs::{Logs, sink_of};
 use crate::traces::Traces;
-use crate::{interpreters, nats};
+use crate::{data_folders, interpreters, nats};
 
 /// One part in this many of the memory budget is for prewarmed interpreters, unless the
 /// configuration sets an amount.
@@ -75,6 +75,8 @@ pub(super) fn begin(config: &Config, opened: &Opened, secrets: Secrets) -> Resul
         access_default: config.access,
         inspect: config.inspect,
         closed_networks: config.closed_networks.clone(),
+        data_folders: config.data.join(data_folders::FOLDER),
+        shared_folders: config.shared_folders.clone(),
         secrets,
         tracer: opened.traces.as_ref().map(Traces::tracer),
         log_sink: sink_of(sinks.flatten().collect()),

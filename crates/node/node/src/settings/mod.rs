@@ -27,6 +27,7 @@ mod platforms;
 mod proxies;
 mod reach;
 mod secrets;
+mod shared_folders;
 mod table;
 mod traces;
 
@@ -220,6 +221,7 @@ impl Loaded {
         let cell = check.cells();
         let outgoing = check.outgoing();
         let closed_networks = check.closed_networks();
+        let shared_folders = check.shared_folders();
         let data = check.path("data", given.data_default());
         let secrets_key = check.secrets_key();
         let certificates = check.path("certificates", data.join("certificates"));
@@ -289,6 +291,7 @@ impl Loaded {
                 cell,
                 outgoing,
                 closed_networks,
+                shared_folders,
             };
             Ok(Self { config, origins })
         } else {

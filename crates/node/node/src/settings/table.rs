@@ -12,7 +12,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 58] = [
+pub const SETTINGS: [Setting; 59] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -298,5 +298,10 @@ pub const SETTINGS: [Setting; 58] = [
         key: "closed_networks",
         default: "none",
         text: "Networks that `*` in `[allow] net` does not open: networks such as `10.0.0.0/8`, addresses, and `private` for all private networks, separated by commas. A function reaches a host there only if its manifest names this host. `mote cluster install` closes the networks of the cluster.",
+    },
+    Setting {
+        key: "shared_folders",
+        default: "none",
+        text: "Folders of this machine that functions may read (`{ from = \"/srv/models\" }` in `[files]`), separated by commas. `/srv/models` is for functions of the default namespace, `plant=/srv/models` for those of the namespace `plant`, `*=/srv/models` for all. A function may name only exactly these folders, and reads all that the permissions of the files allow every user. See [Files](../guides/files.md#folders-of-the-machine).",
     },
 ];

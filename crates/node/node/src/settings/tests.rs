@@ -229,6 +229,7 @@ fn flags_win_over_environment_over_file() {
             "cells none default",
             "outgoing public default",
             "closed_networks none default",
+            "shared_folders none default",
         ]
     );
 }

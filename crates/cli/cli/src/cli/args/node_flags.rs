@@ -107,6 +107,9 @@ pub(in crate::cli) struct NodeFlags {
     /// Networks that * in [allow] net does not open: private, or 10.0.0.0/8,… [default: none]
     #[arg(long, value_name = "NETWORKS")]
     pub(in crate::cli) closed_networks: Option<String>,
+    /// Folders that functions may read: /srv/models, or NAMESPACE=/srv/plant,… [default: none]
+    #[arg(long, value_name = "FOLDERS")]
+    pub(in crate::cli) shared_folders: Option<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) config: Option<PathBuf>,
