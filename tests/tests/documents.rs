@@ -494,6 +494,7 @@ documents! {
     schedules: "docs/guides/schedules.md",
     streams: "docs/guides/streams.md",
     state_and_calls: "docs/guides/state-and-calls.md",
+    files: "docs/guides/files.md",
     developing: "docs/guides/developing.md",
     the_lab: "docs/guides/the-lab.md",
     upgrades: "docs/guides/upgrades.md",

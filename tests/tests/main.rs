@@ -39,6 +39,7 @@ mod events;
 mod experiments;
 mod export;
 mod faults;
+mod files;
 mod first_light;
 mod fleet;
 mod grpc;

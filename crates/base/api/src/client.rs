@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Body as _;
+use hyper::body::Body;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::header::{HeaderName, HeaderValue};
@@ -598,7 +598,7 @@ impl Client {
         .await
     }
 
-    async fn limited<T>(
+    pub(crate) async fn limited<T>(
         &self,
         timeout: Duration,
         work: impl Future<Output = Result<T, ClientError>>,
@@ -609,7 +609,7 @@ impl Client {
     }
 
     /// Reads the whole body. If its length is known, it is read into one piece of memory.
-    async fn collect(&self, body: Incoming) -> Result<Bytes, ClientError> {
+    pub(crate) async fn collect(&self, body: Incoming) -> Result<Bytes, ClientError> {
         let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
         let mut whole = BytesMut::with_capacity(length.unwrap_or(0).min(ANSWER_BYTES_MAX));
         let mut body = Limited::new(body, ANSWER_BYTES_MAX);
@@ -620,7 +620,14 @@ impl Client {
         Ok(whole.freeze())
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, ClientError> {
+    pub(crate) async fn send<B>(
+        &self,
+        request: Request<B>,
+    ) -> Result<Response<Incoming>, ClientError>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let unreachable = |error: std::io::Error| ClientError::Unreachable {
             endpoint: self.endpoint.to_string(),
             reason: plain_reason(&error),
@@ -653,12 +660,14 @@ impl Client {
         }
     }
 
-    async fn exchange<S>(
+    async fn exchange<S, B>(
         &self,
         stream: S,
-        request: Request<Full<Bytes>>,
+        request: Request<B>,
     ) -> Result<Response<Incoming>, ClientError>
     where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (mut sender, connection) =

@@ -19,6 +19,7 @@ mod endpoint;
 pub mod error;
 pub mod exit;
 mod explanations;
+pub mod files;
 pub mod invocations;
 pub mod journals;
 pub mod keys;

@@ -9,6 +9,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
 use crate::cells::{Cell, CellList, CellPlace, CellsRequest};
 use crate::error::Problem;
+use crate::files::{DataFolder, DataFolders, FileEntry, FileKind, FileListing, FileWritten};
 use crate::invocations::{
     AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
     InvocationState, RunStep, RunStepState,
@@ -66,12 +67,12 @@ fn described() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, recording, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, begin_session, session, end_session, session_code, progress, durations, traces, trace, openapi_json, functions_openapi, livez,
+        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, recording, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, files, files_list, files_remove_all, file_get, file_put, file_remove, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, begin_session, session, end_session, session_code, progress, durations, traces, trace, openapi_json, functions_openapi, livez,
         readyz, metrics
     ),
     components(schemas(
         AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
-        Namespace, NamespaceList, NamespaceRequest, Quotas, AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens, CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey, Cell, CellList, CellPlace, CellsRequest, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
+        Namespace, NamespaceList, NamespaceRequest, Quotas, AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens, CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey, Cell, CellList, CellPlace, CellsRequest, InvocationState, RunStep, RunStepState, Check, CheckState, DataFolder, DataFolders, FileEntry, FileKind, FileListing, FileWritten, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, JournalList, JournalState, JournalStatus, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine, RecordedAnswer, RecordedBody, RecordedCall,
         LogStream, MqttUser, MqttUserRequest, MqttUsers, NodeBudget, NodeStatus, Problem,
         Rate, Reach, RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
@@ -683,6 +684,69 @@ fn kv_delete() {}
         (status = 507, body = Problem, content_type = "application/problem+json", description = "the quota is used up"),
     ))]
 fn kv_increment() {}
+
+/// The data folders of functions, also of functions that have been removed.
+#[utoipa::path(get, path = "/v1/files", tag = "files", responses(
+    (status = 200, body = DataFolders),
+))]
+fn files() {}
+
+/// Lists a folder in the data folder of a function: at most 10,000 names. Links are not followed.
+#[utoipa::path(get, path = "/v1/files/{name}", tag = "files",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("path" = Option<String>, Query, description = "the folder; empty for the data folder itself"),
+    ),
+    responses(
+        (status = 200, body = FileListing),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "there is no such folder"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a path that can be used"),
+    ))]
+fn files_list() {}
+
+/// Removes the data folder of a function that has been removed.
+#[utoipa::path(delete, path = "/v1/files/{name}", tag = "files", params(("name" = String, Path, description = "name of the function")),
+    responses(
+        (status = 204, description = "it is gone"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the function is deployed"),
+    ))]
+fn files_remove_all() {}
+
+/// The content of a file.
+#[utoipa::path(get, path = "/v1/files/{name}/content", tag = "files", params(("name" = String, Path, description = "name of the function"), ("path" = String, Query, description = "the file")),
+    responses(
+        (status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "there is no such file"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "it is a folder, a link, a pipe or a socket"),
+    ))]
+fn file_get() {}
+
+/// Writes a file, and makes the folders above it. The file appears when it is complete and on the
+/// disk.
+#[utoipa::path(put, path = "/v1/files/{name}/content", tag = "files",
+    params(("name" = String, Path, description = "name of the function"), ("path" = String, Query, description = "the file")),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "the content"),
+    responses(
+        (status = 200, body = FileWritten),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "the function has no data folder"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a path that can be used"),
+        (status = 507, body = Problem, content_type = "application/problem+json", description = "the folder is full"),
+    ))]
+fn file_put() {}
+
+/// Removes a file, or a folder.
+#[utoipa::path(delete, path = "/v1/files/{name}/content", tag = "files",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("path" = String, Query, description = "the file or folder"),
+        ("recursive" = Option<bool>, Query, description = "whether a folder is removed with everything in it"),
+    ),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "there is no such file"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the folder is not empty"),
+    ))]
+fn file_remove() {}
 
 /// Makes or replaces the entities of an OpenWhisk manifest, or none of them if one cannot be made.
 ///

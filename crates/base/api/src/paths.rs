@@ -81,6 +81,12 @@ pub const KV: &str = "/v1/kv";
 pub const KV_NAMESPACE: &str = "/v1/kv/{namespace}";
 /// `GET`, `PUT`, `DELETE`, `POST` (adds to a number): the entry that the query parameter `key` names.
 pub const KV_ENTRY: &str = "/v1/kv/{namespace}/entry";
+/// `GET`: the data folders of functions.
+pub const FILES: &str = "/v1/files";
+/// `GET` (lists a folder), `DELETE` (removes all): the data folder of one function.
+pub const FILES_OF: &str = "/v1/files/{name}";
+/// `GET`, `PUT`, `DELETE`: the file that the query parameter `path` names.
+pub const FILE: &str = "/v1/files/{name}/content";
 /// `GET`: users of the node's own MQTT broker.
 pub const MQTT_USERS: &str = "/v1/mqtt/users";
 /// `PUT` (creates or replaces), `DELETE`: one user of the broker.

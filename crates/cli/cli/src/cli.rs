@@ -15,6 +15,7 @@ mod difference;
 mod explain;
 mod export;
 mod failure;
+mod files;
 mod fleet;
 mod functions;
 mod image;

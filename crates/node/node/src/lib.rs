@@ -38,6 +38,7 @@ mod cells;
 mod code;
 mod compat;
 pub mod config;
+mod data_files;
 mod data_folders;
 mod deploy;
 mod deployed;

@@ -5,6 +5,7 @@ mod config;
 mod deploy;
 mod dev;
 mod export;
+mod files;
 mod front;
 mod import;
 mod key;
@@ -28,6 +29,7 @@ pub(super) use self::config::{Config, ConfigVerb};
 pub(super) use self::deploy::{Deploy, OnFailure};
 pub(super) use self::dev::{Dev, Test};
 pub(super) use self::export::{Export as ExportVerb, ExportImage, ExportKubernetes, ExportTo};
+pub(super) use self::files::{Files, FilesVerb};
 pub(super) use self::import::Import;
 pub(super) use self::key::{Key, KeyCreate, KeyRevoke, KeyVerb};
 pub(super) use self::kv::{Kv, KvKeys, KvVerb};
@@ -200,6 +202,8 @@ pub(super) enum Verb {
     Audit(AuditArgs),
     /// Read and change the state that functions keep
     Kv(Kv),
+    /// Read and change the files in the data folders of functions
+    Files(Files),
     /// Manage the users of the node's own MQTT broker
     Mqtt(Mqtt),
     /// Open the node's dashboard in a browser
@@ -484,7 +488,7 @@ pub(super) struct Remove {
 pub(super) struct RemoveFunctions {
     #[command(flatten)]
     pub(super) remove: Remove,
-    /// Also remove the state that they keep in the node
+    /// Also remove the state and the files that they keep in the node
     #[arg(long)]
     pub(super) with_state: bool,
 }

@@ -465,6 +465,7 @@ async fn remove(nodes: &[Node], args: &RemoveFunctions, output: &Output) -> Resu
                 }
                 if with_state {
                     client.kv_clear(&name).await?;
+                    client.remove_data_folder(&name).await?;
                 }
             }
             Ok(json!({ "removed": removed }))

@@ -262,6 +262,7 @@ pub(super) async fn remove(
         client.remove(name).await?;
         if with_state {
             client.kv_clear(name).await?;
+            client.remove_data_folder(name).await?;
         }
         output.say(&format!("{name} is removed"));
         if let Some(note) = still_waiting(client, name).await {

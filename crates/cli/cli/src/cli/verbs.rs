@@ -11,7 +11,7 @@ use super::args::{Args, Global, OnFailure, Verb};
 use super::failure::Failure;
 use super::output::Output;
 use super::{
-    bench, completion, config_verb, dashboard, deploy, dev, ended, explain, export, fleet,
+    bench, completion, config_verb, dashboard, deploy, dev, ended, explain, export, files, fleet,
     functions, import, invocations, invoke, key, kv, login, logs, mqtt, namespace, new, node,
     nodes, operators, program, record, rollout, scale, schedules, secret, simulate, top,
 };
@@ -104,6 +104,7 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
             Verb::Namespace(args) => namespace::run(&client, &args.verb, output).await,
             Verb::Audit(args) => operators::audit(&client, &args, output).await,
             Verb::Kv(args) => kv::run(&client, &args.verb, output).await,
+            Verb::Files(args) => files::run(&client, &args.verb, output).await,
             Verb::Mqtt(args) => mqtt::run(&client, &args.verb, output).await,
             Verb::Dashboard => dashboard::run(&client, output).await,
             Verb::Doctor => node::doctor(&client, global, output).await,

@@ -45,9 +45,10 @@ fn subject(method: &str, parts: &[&str]) -> Subject {
         ["metrics"] => Subject::List,
         ["v1", rest @ ..] => match rest {
             ["openapi.json"] | ["session"] | ["session", "code"] => Subject::Public,
-            ["functions" | "schedules" | "invocations" | "dead-letters" | "keys" | "kv"] => {
-                Subject::List
-            }
+            [
+                "functions" | "schedules" | "invocations" | "dead-letters" | "keys" | "kv"
+                | "files",
+            ] => Subject::List,
             ["traces"] | ["traces", _] | ["openapi", "functions.json"] => Subject::List,
             ["secrets" | "namespaces"] if reads => Subject::List,
             ["functions", _] if method == "PUT" => Subject::Deploy(2),
@@ -61,6 +62,7 @@ fn subject(method: &str, parts: &[&str]) -> Subject {
             ["secrets", _] => Subject::Secret(2),
             ["keys", _] | ["keys", _, "rotate"] => Subject::Key(2),
             ["kv", _] | ["kv", _, "entry"] => Subject::State(2),
+            ["files", _] | ["files", _, "content"] => Subject::Function(2),
             ["invocations" | "dead-letters", _] | ["invocations", _, "retry"] => {
                 Subject::Invocation(2)
             }
@@ -212,6 +214,8 @@ mod tests {
                 ("PUT", "/v1/secrets/plant%2Fdb", "/v1/secrets/plant%2Fdb"),
                 ("POST", "/v1/keys/dev/rotate", "/v1/keys/plant%2Fdev/rotate"),
                 ("PUT", "/v1/kv/hello/entry", "/v1/kv/hello.plant/entry"),
+                ("GET", "/v1/files/hello/content", "/v1/files/hello.plant/content"),
+                ("DELETE", "/v1/files/hello", "/v1/files/hello.plant"),
                 ("GET", "/v1/kv/shared:sums", "/v1/kv/shared:sums.plant"),
                 ("GET", "/v1/kv/shared%3Asums", "/v1/kv/shared:sums.plant"),
                 ("GET", "/v1/functions/%68ello", "/v1/functions/hello.plant"),
@@ -239,6 +243,7 @@ mod tests {
             ("PUT", "/v1/secrets/other%2Fdb", (404, "M0423")),
             ("DELETE", "/v1/keys/other%2Fdev", (404, "M0418")),
             ("GET", "/v1/kv/hello.other", (404, "M0423")),
+            ("GET", "/v1/files/hello.other/content", (404, "M0501")),
             ("GET", "/v1/status", (403, "M1408")),
             ("GET", "/v1/new", (403, "M1408")),
             ("PUT", "/v1/functions/hello/split", (403, "M1408")),

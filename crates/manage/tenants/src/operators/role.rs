@@ -20,7 +20,7 @@ pub enum Role {
 const OF_OPERATORS: [&str; 7] =
     ["keys", "tokens", "audit", "mqtt", "cells", "journals", "namespaces"];
 /// Paths below which data of functions can be read.
-const DATA: [&str; 1] = ["kv"];
+const DATA: [&str; 2] = ["kv", "files"];
 
 impl Role {
     /// All roles, from the least to the most powerful one.
@@ -83,6 +83,8 @@ mod tests {
             (true, "/v1/keys", Role::Viewer),
             (true, "/metrics", Role::Viewer),
             (true, "/v1/kv", Role::Deployer),
+            (true, "/v1/files", Role::Deployer),
+            (true, "/v1/files/hello/content", Role::Deployer),
             (true, "/v1/kv/hello/entry", Role::Deployer),
             (true, "/v1/audit", Role::Operator),
             (false, "/v1/functions/hello", Role::Deployer),

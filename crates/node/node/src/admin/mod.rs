@@ -9,6 +9,7 @@ mod cells;
 mod compress;
 mod dashboard;
 mod extract;
+mod files;
 mod functions;
 mod functions_openapi;
 mod invocations;
@@ -110,6 +111,8 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::KV, get(kv::namespaces))
         .route(paths::KV_NAMESPACE, get(kv::list).delete(kv::clear))
         .route(paths::KV_ENTRY, get(kv::get).put(kv::put).delete(kv::delete).post(kv::increment))
+        .route(paths::FILES, get(files::folders))
+        .route(paths::FILES_OF, get(files::list).delete(files::remove_all))
         .route(paths::TRACES, get(traces::list))
         .route(paths::TRACE, get(traces::show))
         .route(paths::NAMESPACES, get(namespaces::list).post(namespaces::create))
@@ -120,6 +123,8 @@ fn routes(node: Arc<Node>) -> Router {
         .layer(from_fn(compress::compress))
         // Answers of functions are sent unchanged.
         .route(paths::INVOKE, post(functions::invoke))
+        // The length of a file is announced, so it is sent as it is, too.
+        .route(paths::FILE, get(files::read).put(files::write).delete(files::remove))
         // Uploads are limited by the limits for archives, and bodies of calls by the function's own
         // limit.
         .layer(DefaultBodyLimit::disable())
