@@ -35,6 +35,8 @@ class Manifest:
     name: str
     memory_mib: int = 64
     disk_mib: int = 16
+    #: Size of the folder /data; 0 for none.
+    data_mib: int = 0
     timeout_s: float = 60
     concurrency: int | None = None
     scale: Mapping[str, object] = field(default_factory=dict)
@@ -67,6 +69,8 @@ class Manifest:
             if values:
                 lines.append(f"[{section}]")
                 lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        if self.data_mib:
+            lines += ["[files]", f'data = "{self.data_mib}MiB"']
         if self.net:
             lines += ["[allow]", f"net = {json.dumps(list(self.net))}"]
         return "\n".join(lines) + "\n"

@@ -93,6 +93,8 @@ class Deployed(Target):
     services: Services
     #: The contract that the functions are written for.
     contract: str
+    #: Whether functions can have a folder on a disk (`/data`).
+    has_disk = False
     #: Where the lab's servers are for the platform, and for a function on it.
     outside, inside = "127.0.0.1", INSIDE
 
@@ -108,13 +110,21 @@ class Deployed(Target):
         is_rust = wish.runtime == "rust"
         if wish.runtime in ("rust", "wasm"):
             env |= {"WORKLOAD": workload.name, "THREADS": str(wish.concurrency)}
+        disk_mib = of.disk_mib * (1 if wish.runtime == "node" else wish.concurrency)
+        data_mib = 0
+        if self.has_disk and workload.category == "disk":
+            # The workloads write where temporary files belong. Room is left for what an instance
+            # that was ended has not removed.
+            env |= {"TMPDIR": "/data"}
+            data_mib = 64 + 2 * disk_mib
         return Manifest(
             name=name,
             runtime="server" if is_rust else wish.runtime,
             command=("./workload-rs",) if is_rust else (),
             # Threads of one instance work at once, and so need as many times the memory.
             memory_mib=memory if wish.runtime == "node" else memory * wish.concurrency,
-            disk_mib=of.disk_mib * (1 if wish.runtime == "node" else wish.concurrency),
+            disk_mib=disk_mib,
+            data_mib=data_mib,
             timeout_s=wish.timeout_s,
             concurrency=None if is_node else wish.concurrency,
             scale=scale,
@@ -139,6 +149,8 @@ class Mote(Deployed):
         self.node, self.services, self.work = node, services, work
         self.contract = contract
         self.name = contract
+        loops = Path("/dev/loop-control").exists()
+        self.has_disk = isinstance(node, Node) and os.geteuid() == 0 and loops
 
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
         """Assembles and deploys the workload; the node installs packages, once per list."""
@@ -209,8 +221,12 @@ class Native(Target):
         runtime = "rust" if wish.runtime == "wasm" else wish.runtime
         into = assemble(workload, "native", runtime, self.work / name)
         env, _ = self.services.environment(workload, profile, "127.0.0.1")
-        # Functions of mote have their temporary folder in memory: so does this one.
+        # Functions of mote have their temporary folder in memory, and those that measure a disk on
+        # the disk: so does this one.
         scratch = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+        if workload.category == "disk":
+            scratch = str(into / "scratch")
+            Path(scratch).mkdir()
         env |= {"PORT": "0", "THREADS": str(wish.concurrency), "TMPDIR": scratch, **wish.env}
         env["WORKLOAD"] = workload.name
         commands = {
