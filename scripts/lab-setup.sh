@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the lab's Python packages into .cache/lab-venv. With `twins` it also builds the workloads
-# in Rust into .cache/lab-tools, and with `store` the S3 store for the measurements (once, in some
-# minutes). Quick and silent when nothing is missing. Usage: scripts/lab-setup.sh [twins] [store]
+# in Rust into .cache/lab-tools, with `store` the S3 store for the measurements (once, in some
+# minutes), and with `peers` the servers of languages that the lab compares with. Quick and silent
+# when nothing is missing. Usage: scripts/lab-setup.sh [twins] [store] [peers]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,6 +37,35 @@ if wants twins; then
     cmp -s "$tools/twins/wasm32-wasip1/release/workload-rs.wasm" "$tools/bin/workload-rs.wasm" ||
       cp "$tools/twins/wasm32-wasip1/release/workload-rs.wasm" "$tools/bin/workload-rs.wasm"
   fi
+fi
+
+if wants peers; then
+  # Python's servers run in the environment of the workloads, whose packages they need.
+  if ! cmp -s bench/requirements.txt "$folder/peers.txt"; then
+    say "installing bench/requirements.txt into $folder"
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt
+    cp bench/requirements.txt "$folder/peers.txt"
+  fi
+  servers=.cache/lab-peers
+  if ! command -v npm >/dev/null; then
+    say "npm is missing: Deno, Bun and workerd are skipped"
+  elif ! cmp -s bench/peers/package.json "$servers/package.json"; then
+    say "installing Deno, Bun and workerd of bench/peers/package.json into $servers"
+    mkdir -p "$servers"
+    cp bench/peers/package.json "$servers/wanted.json"
+    (
+      cd "$servers"
+      cp wanted.json package.json
+      npm install --silent --no-audit --no-fund --no-package-lock >&2 || {
+        rm -f package.json
+        exit 1
+      }
+    )
+    rm "$servers/wanted.json"
+  fi
+  for tool in go runc; do
+    command -v "$tool" >/dev/null || say "$tool is not installed: the lab skips the target $tool"
+  done
 fi
 
 if wants store; then

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motelab import catalog, environment
-from motelab.catalog import PROFILES, ROOT, TARGETS, Workload, cache_folder
+from motelab.catalog import PLANES, PROFILES, ROOT, TARGETS, Workload, cache_folder
 from motelab.experiments import EXPERIMENTS
 from motelab.experiments.base import Experiment
 from motelab.papers import PAPERS, cited
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 PUBLISHED = ROOT / "bench" / "results" / "lab"
 #: Tables larger than this stay where they were measured.
 PUBLISHED_BYTES_MAX = 600_000
-#: Longest list of workloads in the name of a folder.
-ONLY_CHARS_MAX = 80
+#: Longest list of workloads, and of targets, in the name of a folder.
+ONLY_CHARS_MAX, TARGETS_CHARS_MAX = 80, 48
 #: Share of the machine that other programs may use before a run is warned of.
 BUSY_MAX = 0.1
 
@@ -42,8 +43,8 @@ def name_of(
 ) -> str:
     """The name of a run's folder below the folder of results; each different choice has its own
     folder."""
-    parts = [experiment, profile, *targets]
-    if runtime != "python":
+    parts = [experiment, profile, shortened(targets)]
+    if experiment not in EXPERIMENTS or runtime != EXPERIMENTS[experiment].runtime:
         parts.append(runtime)
     if only:
         chosen = "+".join(workload.name for workload in only)
@@ -52,6 +53,15 @@ def name_of(
             chosen = f"{len(only)}-workloads-{digest}"
         parts += ["only", chosen]
     return "-".join(parts)
+
+
+def shortened(targets: list[str]) -> str:
+    """The names of targets, or of the first ones and how many others there are."""
+    joined = "-".join(targets)
+    if len(joined) <= TARGETS_CHARS_MAX:
+        return joined
+    digest = hashlib.sha256(joined.encode()).hexdigest()[:6]
+    return f"{'-'.join(targets[:2])}-and-{len(targets) - 2}-others-{digest}"
 
 
 def folder_of(lab: Lab, experiment: str) -> str:
@@ -100,6 +110,8 @@ def run_one(lab: Lab, experiment: Experiment, into: Path) -> Stored:
     try:
         outcome = experiment.run(lab)
         head["seconds"] = round(time.monotonic() - begun, 1)
+        head["load_after"] = [round(value, 2) for value in os.getloadavg()]
+        head["described"] = lab.described()
         stored = results.write(folder, head, outcome)
         figures.save(stored, experiment.figures(stored))
     except Exception as error:
@@ -155,7 +167,8 @@ def run(args: argparse.Namespace) -> int:
     folders = {}
     for name in names:
         targets = args.target.split(",") if args.target else list(EXPERIMENTS[name].targets)
-        folders[name] = name_of(name, args.profile, targets, args.runtime, only)
+        runtime = args.runtime or EXPERIMENTS[name].runtime
+        folders[name] = name_of(name, args.profile, targets, runtime, only)
     print(estimate([args.results, PUBLISHED], list(folders.values())), flush=True)
     failed = []
     for name in names:
@@ -163,7 +176,11 @@ def run(args: argparse.Namespace) -> int:
         targets = args.target.split(",") if args.target else list(experiment.targets)
         print(f"{name} ({args.profile}, {', '.join(targets)})", flush=True)
         try:
-            with Lab(args.profile, targets, args.url, only, args.runtime, quiet=args.quiet) as lab:
+            runtime = args.runtime or experiment.runtime
+            peers = dict(args.peer or ())
+            with Lab(
+                args.profile, targets, args.url, only, runtime, peers, quiet=args.quiet
+            ) as lab:
                 stored = run_one(lab, experiment, args.results)
         except Exception as error:
             # One experiment that cannot be run must not cost the results of the others.
@@ -172,6 +189,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"  FAILED: {reason(error)}", file=sys.stderr, flush=True)
             failed.append(name)
             continue
+        for target, told in stored.summary["described"].items():
+            print(f"  {target}: {'; '.join(text for text in told.values() if text)}", flush=True)
         for line in stored.summary["missing"]:
             print(f"  MISSING: {line}", flush=True)
         for line in lines(stored.summary["table"], stored.summary.get("unit", "s")):
@@ -229,6 +248,16 @@ def publish(args: argparse.Namespace) -> int:
     return 0
 
 
+def peer(text: str) -> tuple[str, Path]:
+    """The value of `--peer`."""
+    name, _, folder = text.partition("=")
+    if name not in PLANES or not folder or not Path(folder).is_dir():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be NAME=FOLDER, with an existing folder and one of {', '.join(PLANES)}"
+        )
+    return name, Path(folder).resolve()
+
+
 def parser() -> argparse.ArgumentParser:
     """The arguments of the command line."""
     every = argparse.ArgumentParser(
@@ -252,9 +281,16 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--only", help="workloads, separated with commas")
     verb.add_argument(
         "--runtime",
-        choices=("python", "rust", "wasm"),
-        default="python",
-        help="language of the workloads of serial, parallel-20, cold-start and overhead",
+        choices=("python", "node", "rust", "wasm"),
+        help="language of the workloads of serial, parallel-20, cold-start, overhead [default:"
+        " python] and of the sweeps [default: node]",
+    )
+    verb.add_argument(
+        "--peer",
+        type=peer,
+        action="append",
+        metavar="NAME=FOLDER",
+        help=f"where a data plane was built: {', '.join(PLANES)}",
     )
     verb.add_argument("-q", "--quiet", action="store_true")
     verb.set_defaults(call=run)

@@ -21,7 +21,17 @@ ADAPTERS = {
     ("openfaas", "node"): ("openfaas.js", "handler.js"),
     ("native", "python"): ("http_server.py", "server.py"),
     ("native", "node"): ("http_server.mjs", "server.mjs"),
+    ("native", "go"): ("http_server.go", "main.go"),
+    ("fetch", "node"): ("fetch.mjs", "server.mjs"),
+    ("asgi", "python"): ("asgi.py", "server.py"),
+    ("openwhisk", "node"): ("openwhisk.js", "handler.js"),
+    ("fission", "node"): ("fission.mjs", "handler.mjs"),
+    ("nuclio", "node"): ("nuclio.js", "handler.js"),
+    ("tinyfaas", "node"): ("tinyfaas.js", "index.js"),
+    ("program", "node"): ("program.mjs", "program.mjs"),
 }
+#: Workloads in Go exist only for the server without a platform, so no workload lists them.
+GO = "workload.go"
 
 
 class NotBuilt(Failed):
@@ -86,7 +96,8 @@ def assemble(
     with_packages: bool = True,
 ) -> Path:
     """Writes the folder from scratch and returns it."""
-    if runtime not in workload.runtimes:
+    has_it = (workload.folder / GO).exists() if runtime == "go" else runtime in workload.runtimes
+    if not has_it:
         raise LookupError(f"{workload.name} has no version in {runtime}")
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
@@ -108,6 +119,8 @@ def assemble(
     shutil.copy(FOLDER / "adapters" / source, into / target)
     if runtime == "node":
         shutil.copy(workload.folder / "workload.mjs", into)
+    elif runtime == "go":
+        shutil.copy(workload.folder / GO, into)
     else:
         names = ["contract.py", *workload.modules]
         for path in [*workload.folder.glob("*.py"), *(FOLDER / name for name in names)]:

@@ -17,7 +17,10 @@ FOLDER = ROOT / "workloads"
 PROFILES = ("smoke", "edge", "paper")
 #: Targets on a cluster, and all targets.
 CLUSTERS = ("mote-cluster", "kubernetes", "kubernetes-hpa")
-TARGETS = ("mote", "native", "openfaas", "http", *CLUSTERS)
+#: Peers that the lab can install, and those whose folder a user names; `peers` has their classes.
+PEERS = ("deno", "bun", "workerd", "uvicorn", "granian", "go", "runc")
+PLANES = ("openwhisk", "fission", "nuclio", "of-watchdog", "classic-watchdog", "tinyfaas")
+TARGETS = ("mote", "native", "openfaas", "http", *CLUSTERS, *PEERS, *PLANES)
 
 
 def cache_folder() -> Path:

@@ -19,6 +19,8 @@ import pandas as pd
 from motelab.processes import Failed
 
 NS = 1e-9
+#: The head of a call that has a body.
+JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,18 @@ class Client:
         self.parts = urlsplit(url)
         self.connection = http.client.HTTPConnection(self.parts.netloc, timeout=timeout_s)
 
-    def call(self, params: dict[str, str]) -> Call:
-        """Makes one call; an answer declared as JSON is parsed, other answers are text."""
+    def call(self, params: dict[str, str], body: str | None = None) -> Call:
+        """Makes one call, a GET or a POST of JSON; an answer declared as JSON is parsed, other
+        answers are text."""
         marks = {"start_time": str(time.time()), "uuid": uuid.uuid4().hex}
         query = urlencode({**params, **marks})
         begun = time.monotonic()
         try:
-            self.connection.request("GET", f"{self.parts.path or '/'}?{query}")
+            path = f"{self.parts.path or '/'}?{query}"
+            if body is None:
+                self.connection.request("GET", path)
+            else:
+                self.connection.request("POST", path, body, JSON)
             answer = self.connection.getresponse()
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
@@ -87,23 +94,23 @@ class Client:
             return Call(begun, time.monotonic(), 0, 0, f"{type(error).__name__}: {error}", {})
         ended = time.monotonic()
         kind = answer.getheader("content-type") or ""
-        body: Any = data.decode(errors="replace")
+        found: Any = data.decode(errors="replace")
         # A program that runs once per call sends no type.
-        if "json" in kind or body.startswith("{"):
-            body = json.loads(data)
+        if "json" in kind or found.startswith("{"):
+            found = json.loads(data)
         timing = server_timing(answer.getheader("server-timing") or "")
-        return Call(begun, ended, answer.status, len(data), body, timing)
+        return Call(begun, ended, answer.status, len(data), found, timing)
 
     def close(self) -> None:
         """Ends the connection."""
         self.connection.close()
 
 
-def call(url: str, params: dict[str, str], timeout_s: float = 120) -> Call:
+def call(url: str, params: dict[str, str], timeout_s: float = 120, body: str | None = None) -> Call:
     """One call on a separate connection."""
     client = Client(url, timeout_s)
     try:
-        return client.call(params)
+        return client.call(params, body)
     finally:
         client.close()
 
@@ -144,6 +151,8 @@ class Load:
     rate: float | None = None
     warmup_s: float = 0.0
     timeout_s: float = 10.0
+    #: JSON to POST; without it, calls are GETs.
+    body: str | None = None
 
 
 def bench(binary: Path, url: str, load: Load) -> tuple[dict[str, Any], Any]:
@@ -159,6 +168,9 @@ def bench(binary: Path, url: str, load: Load) -> tuple[dict[str, Any], Any]:
             command += ["--duration", f"{int((load.duration_s or 1) * 1000)}ms"]
         if load.rate is not None:
             command += ["--rate", str(load.rate)]
+        if load.body is not None:
+            command += ["--data", load.body]
+            command += ["--header", ": ".join(next(iter(JSON.items())))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if not report.exists():
             raise Failed(f"{' '.join(command)}:\n{done.stderr.strip()}")

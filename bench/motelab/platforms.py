@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import sys
 import tempfile
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from motelab.assembly import Manifest, assemble
 from motelab.catalog import Workload
+from motelab.client import Call, call
 from motelab.cluster import Controller
-from motelab.node import KEEPER, Node
-from motelab.processes import Failed, Program
+from motelab.node import KEEPER, Node, free_port
+from motelab.processes import READY_S_MAX, Failed, Program, wait_for
 from motelab.services import INSIDE, Services
 
 
@@ -50,6 +53,8 @@ class Function:
     name: str
     url: str
     coap: str | None = None
+    #: JSON that a call must POST, on platforms whose functions take no other call.
+    body: str | None = None
 
 
 class Target(ABC):
@@ -64,9 +69,21 @@ class Target(ABC):
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
         """Makes the workload answer; replaces what answered under its name."""
 
+    def version(self) -> str:
+        """The version that the platform reports; empty if the record of the machine has it."""
+        return ""
+
+    def note(self) -> str:
+        """What a reader must know to judge this target's numbers, in a sentence."""
+        return ""
+
     def remove(self, function: Function) -> None:
         """Removes the function; does nothing if somebody else deployed it."""
         return
+
+    def cold_call(self, function: Function, params: dict[str, str]) -> Call:
+        """A call to a function without an instance. A platform starts the instance itself."""
+        return call(function.url, params, body=function.body)
 
     def to_zero(self, function: Function) -> None:
         """Stops the function's instances and waits until they are gone."""
@@ -204,22 +221,35 @@ class Native(Target):
     """The same code behind its language's own HTTP server, one process per workload."""
 
     name = "native"
-    offers = frozenset({"threads"})
+    offers = frozenset({"threads", "zero"})
+    #: By runtime. A program that is given port 0 prints the port that it chose.
+    commands: Mapping[str, Sequence[str]] = {
+        "python": (sys.executable, "-B", "server.py"),
+        "node": ("node", "server.mjs"),
+        "go": ("./server",),
+        "rust": ("./workload-rs",),
+    }
+    #: The rows of `assembly.ADAPTERS` that this target uses.
+    adapter = "native"
+    #: Whether the lab chooses the port, because the program does not print it.
+    is_told_port = False
 
     def __init__(self, services: Services, work: Path, logs: Path) -> None:
-        self.services, self.work, self.logs = services, work / "native", logs
-        self.running: dict[str, Program] = {}
+        self.services, self.work, self.logs = services, work / self.name, logs
+        self.running: dict[str, Started] = {}
 
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
         """Restarts the workload's server."""
         if wish.instances_max > 1:
-            raise NotOffered("native is one process and has no further instances")
-        name = f"{workload.name}-{wish.runtime}"
-        if name in self.running:
-            self.running.pop(name).stop()
+            raise NotOffered(f"{self.name} is one process and has no further instances")
         # Without a platform, the program runs as machine code.
         runtime = "rust" if wish.runtime == "wasm" else wish.runtime
-        into = assemble(workload, "native", runtime, self.work / name)
+        if runtime not in self.commands:
+            raise NotOffered(f"{self.name} does not run {runtime}")
+        name = f"{workload.name}-{runtime}"
+        if name in self.running:
+            self.running.pop(name).stop()
+        into = assemble(workload, self.adapter, runtime, self.work / name)
         env, _ = self.services.environment(workload, profile, "127.0.0.1")
         # Functions of mote have their temporary folder in memory, and those that measure a disk on
         # the disk: so does this one.
@@ -227,33 +257,114 @@ class Native(Target):
         if workload.category == "disk":
             scratch = str(into / "scratch")
             Path(scratch).mkdir()
-        env |= {"PORT": "0", "THREADS": str(wish.concurrency), "TMPDIR": scratch, **wish.env}
+        env |= {"THREADS": str(wish.concurrency), "TMPDIR": scratch, **wish.env}
         env["WORKLOAD"] = workload.name
-        commands = {
-            "python": [sys.executable, "-B", "server.py"],
-            "node": ["node", "server.mjs"],
-            "rust": ["./workload-rs"],
-        }
-        command = commands[runtime]
         # Nothing of this machine's environment reaches a function of mote: settings of a library
         # that only one side sees would be measured as if they were the platform.
         env |= {"PATH": os.environ.get("PATH", os.defpath), "HOME": scratch, "LANG": "C.UTF-8"}
-        log = self.logs / f"{name}.log"
-        program = Program(command, log, env=env, cwd=into, inherits=False)
-        port = program.first_line()
-        self.running[name] = program
+        log = self.logs / f"{self.name}-{name}.log"
+        self.running[name] = Started(self, into, runtime, env, log)
+        port = self.running[name].start()
+        return self.function(name, port)
+
+    def function(self, name: str, port: int) -> Function:
+        """The address of a function whose program listens on this port."""
         return Function(name, f"http://127.0.0.1:{port}/")
+
+    def port(self) -> int:
+        """The port that the program should listen on; 0 if the program chooses one."""
+        return free_port() if self.is_told_port else 0
+
+    def prepare(self, into: Path, env: dict[str, str], port: int) -> list[str]:
+        """Writes what the program needs besides the workload, and returns its arguments in addition
+        to the command."""
+        return []
+
+    def programs(self, into: Path, runtime: str, env: dict[str, str], log: Path) -> list[Program]:
+        """Starts the programs that serve the workload on `PORT`; the first one listens there."""
+        command = [*self.commands[runtime], *self.prepare(into, env, int(env["PORT"]))]
+        return [Program(command, log, env=env, cwd=into, inherits=False)]
+
+    def specialize(self, into: Path, env: Mapping[str, str], port: int) -> None:
+        """Gives a generic runtime its function, after it listens."""
+        return
+
+    def stop(self, programs: Sequence[Program], into: Path) -> None:
+        """Ends the programs of one workload."""
+        for program in programs:
+            program.stop()
 
     def remove(self, function: Function) -> None:
         """Ends the workload's server."""
         if function.name in self.running:
             self.running.pop(function.name).stop()
 
+    def to_zero(self, function: Function) -> None:
+        """Ends the workload's server and waits until it is gone."""
+        self.running[function.name].stop()
+
+    def cold_call(self, function: Function, params: dict[str, str]) -> Call:
+        """Starts the server on its port and calls it as soon as it listens."""
+        begun = time.monotonic()
+        self.running[function.name].start()
+        done = super().cold_call(function, params)
+        return replace(done, begun=begun)
+
     def close(self) -> None:
         """Ends all servers."""
-        for program in self.running.values():
-            program.stop()
+        for started in self.running.values():
+            started.stop()
         self.running.clear()
+
+
+class Started:
+    """The programs of one workload, which can be stopped and started again on the same port."""
+
+    def __init__(
+        self, target: Native, into: Path, runtime: str, env: Mapping[str, str], log: Path
+    ) -> None:
+        self.target, self.into, self.runtime, self.log = target, into, runtime, log
+        self.env = {"PORT": str(target.port()), **env}
+        self.programs: list[Program] = []
+
+    def start(self) -> int:
+        """Starts the programs and waits until they listen; the port."""
+        # A target may give its programs other variables than those of the function.
+        env = dict(self.env)
+        self.programs = self.target.programs(self.into, self.runtime, env, self.log)
+        try:
+            if self.env["PORT"] == "0":
+                self.env["PORT"] = self.programs[0].first_line()
+            port = int(self.env["PORT"])
+            self.await_port(port)
+            self.target.specialize(self.into, env, port)
+        except Failed as why:
+            text = self.log.read_text(errors="replace")[-600:]
+            self.stop()
+            raise Failed(f"{why}\n{text}".rstrip()) from None
+        return port
+
+    def await_port(self, port: int) -> None:
+        """Waits until one of the programs listens on a port."""
+
+        def listens() -> bool:
+            for program in self.programs:
+                if program.process.poll() is not None:
+                    raise Failed(f"{program.name} ended with status {program.process.returncode}")
+            return is_listening(port)
+
+        wait_for(f"{self.target.name}: listening on port {port}", READY_S_MAX, listens, 0.001)
+
+    def stop(self) -> None:
+        """Ends the programs."""
+        self.target.stop(self.programs, self.into)
+        self.programs = []
+
+
+def is_listening(port: int) -> bool:
+    """Whether a program of this machine accepts connections on a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Remote(Target):

@@ -36,6 +36,7 @@ class Program:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         inherits: bool = True,
+        is_logged: bool = False,
     ) -> None:
         self.name = Path(command[0]).name
         self.log = log
@@ -45,7 +46,8 @@ class Program:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                # A pipe that nobody reads stops a program that prints a line per call.
+                stdout=self._log if is_logged else subprocess.PIPE,
                 stderr=self._log,
                 env={**(os.environ if inherits else {}), **(env or {})},
                 cwd=cwd,

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from motelab import kubernetes
-from motelab.catalog import ROOT, TARGETS, Workload, cache_folder
+from motelab import kubernetes, peers
+from motelab.catalog import PEERS, PLANES, ROOT, TARGETS, Workload, cache_folder
 from motelab.client import Call, Load, bench, call, required
 from motelab.cluster import Cluster
 from motelab.node import Node
@@ -36,8 +36,10 @@ class Lab:
     #: Of platforms that run elsewhere.
     url: str | None = None
     only: list[Workload] | None = None
-    #: Of the workloads whose answers are read.
+    #: Language of the workloads.
     runtime: str = "python"
+    #: Folders of other platforms' data planes, by their name.
+    peers: dict[str, Path] = field(default_factory=dict)
     cache: Path = field(default_factory=cache_folder)
     binaries: Path = field(default_factory=binary_folder)
     quiet: bool = False
@@ -83,6 +85,8 @@ class Lab:
             if self.cluster is None:
                 raise Failed(f"{name} must be among the lab's targets from the start")
             return kubernetes.target(name, self.cluster, self.mote, self.services, work)
+        if name in PEERS or name in PLANES:
+            return peers.target(name, self.peers, self.services, work, self.logs)
         if name in TARGETS and self.url:
             return Remote(name, f"{self.url}/function" if name == "openfaas" else self.url)
         if name in TARGETS:
@@ -105,12 +109,21 @@ class Lab:
         """Deploys a workload, and checks with one call that it works; that call also makes it
         warm."""
         function = target.deploy(workload, self.profile, wish)
-        first = call(function.url, self.params(workload), wish.timeout_s)
+        first = call(function.url, self.params(workload), wish.timeout_s, function.body)
         return function, required(first, f"{workload.name} on {target.name}")
 
     def bench(self, url: str, load: Load) -> tuple[dict[str, Any], Any]:
         """A run of the load engine."""
         return bench(self.mote, url, load)
+
+    def described(self) -> dict[str, dict[str, str]]:
+        """The versions of the targets so far, and what a reader must know about each of them."""
+        found = {}
+        for name, target in self._targets.items():
+            told = {"version": target.version(), "note": target.note()}
+            if any(told.values()):
+                found[name] = told
+        return found
 
     def say(self, text: str) -> None:
         """Prints progress for whoever waits."""

@@ -29,6 +29,7 @@ def folder(lab_cache) -> Path:
 
 def run(lab, folder, mote, name) -> results.Stored:
     lab.target_names = list(EXPERIMENTS[name].targets)
+    lab.runtime = EXPERIMENTS[name].runtime
     return run_one(lab, EXPERIMENTS[name], folder)
 
 
@@ -93,9 +94,9 @@ def test_the_notebook_redraws_the_runs_it_is_pointed_at(folder, mote, monkeypatc
 
 
 def test_a_target_that_lacks_something_is_said(lab, folder, mote) -> None:
-    lab.target_names = ["native"]
+    lab.target_names, lab.url = ["http"], "http://127.0.0.1:1"
     stored = run_one(lab, EXPERIMENTS["cold-start"], folder / "lacking")
-    assert stored.summary["missing"] == ["native keeps no function at zero: no cold starts"]
+    assert stored.summary["missing"] == ["http keeps no function at zero: no cold starts"]
     assert stored.summary["table"] == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from motelab.experiments.base import Experiment, later
 
 MOTE = ("mote",)
+NODE = "node"
 
 
 def _scaling(name: str, title: str, paper: str, about: str) -> Experiment:
@@ -77,6 +78,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("experiments.sweeps.closed_sweep"),
             later("figures.sweeps.closed_sweep"),
             "Each client sends the next request after the answer; sieve to 1000.",
+            runtime=NODE,
         ),
         Experiment(
             "hello-sweep",
@@ -85,6 +87,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("experiments.sweeps.hello_sweep"),
             later("figures.sweeps.sweep"),
             "Five bytes of text; one instance.",
+            runtime=NODE,
         ),
         Experiment(
             "http-sweep",
@@ -93,6 +96,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("experiments.sweeps.http_sweep"),
             later("figures.sweeps.sweep"),
             "A page of 4 bytes; one instance.",
+            runtime=NODE,
         ),
         Experiment(
             "http-sizes",
@@ -101,6 +105,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("experiments.sweeps.http_sizes"),
             later("figures.sweeps.sizes"),
             "Pages of several sizes at one concurrency.",
+            runtime=NODE,
         ),
         Experiment(
             "workers-sweep",

@@ -39,6 +39,8 @@ class Experiment:
     about: str
     #: Targets that take part unless others are named.
     targets: tuple[str, ...] = ("mote", "native")
+    #: Language of the workloads unless another one is named.
+    runtime: str = "python"
 
     def figures(self, stored: Stored) -> dict[str, Figure]:
         """Its figures, or one figure that says why there is nothing to draw."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics as plain
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from motelab.session import Lab
 #: Everywhere the same in what the studies call fair: a queue that refuses nobody, 10 s to answer.
 QUEUE, TIMEOUT_S = 50_000, 10.0
 SUCCESS_WITHIN_S = 1.0
-#: A server of Node takes many at once in one process, here and without a platform.
-AT_ONCE = 256
+#: A server of Node takes many at once in one process, here and without a platform. One of Python
+#: has one thread, and more for work that waits.
+AT_ONCE, PYTHON_WAITING = 256, 16
 CDF_POINTS = 200
 
 
@@ -35,12 +36,21 @@ class Contestant:
 
     name: str
     url: str
+    body: str | None = None
 
 
 def node_wish(**scale: object) -> Wish:
     """One instance of a function in Node, a long queue."""
     settings = {"queue": QUEUE, **scale}
     return Wish(runtime="node", concurrency=AT_ONCE, instances_min=1, scale=settings)
+
+
+def one_instance(lab: Lab, workload: Workload) -> Wish:
+    """One instance of a workload in the session's language, a long queue."""
+    if lab.runtime != "python":
+        return replace(node_wish(), runtime=lab.runtime)
+    at_once = PYTHON_WAITING if workload.needs else 1
+    return replace(node_wish(), runtime="python", concurrency=at_once)
 
 
 def cdf_rows(rows: Any, **names: object) -> Any:
@@ -68,7 +78,8 @@ def closed_sweep(lab: Lab) -> Outcome:
             # In turn, and not always the same one first.
             turn = repeat % len(contestants)
             for contestant in [*contestants[turn:], *contestants[:turn]]:
-                load = Load(clients, operations=operations, timeout_s=SUCCESS_WITHIN_S)
+                within = SUCCESS_WITHIN_S
+                load = Load(clients, operations=operations, timeout_s=within, body=contestant.body)
                 report, rows = lab.bench(contestant.url, load)
                 run = _run(contestant.name, clients, repeat, report)
                 runs.append(run)
@@ -102,11 +113,11 @@ def _contestants(
     """Each target over HTTP, and over CoAP if the target speaks it."""
     contestants, functions = [], []
     for target in lab.targets:
-        function = deployment.on(target, workload, node_wish())
+        function = deployment.on(target, workload, one_instance(lab, workload))
         if function is None:
             continue
         functions.append((target, function))
-        contestants.append(Contestant(f"{target.name}, HTTP", function.url))
+        contestants.append(Contestant(f"{target.name}, HTTP", function.url, function.body))
         if function.coap:
             contestants.append(Contestant(f"{target.name}, CoAP", function.coap))
         else:
@@ -175,13 +186,19 @@ def _levels(lab: Lab, workload: Workload, levels: list[int], shown: int) -> Outc
     functions = [
         (target, function)
         for target in lab.targets
-        if (function := deployment.on(target, workload, node_wish()))
+        if (function := deployment.on(target, workload, one_instance(lab, workload)))
     ]
     runs, distributions = [], []
     for clients in levels:
         for repeat in range(repeats):
             for target, function in functions if repeat % 2 else functions[::-1]:
-                load = Load(clients, duration_s=seconds, warmup_s=warmup, timeout_s=TIMEOUT_S)
+                load = Load(
+                    clients,
+                    duration_s=seconds,
+                    warmup_s=warmup,
+                    timeout_s=TIMEOUT_S,
+                    body=function.body,
+                )
                 report, rows = lab.bench(function.url, load)
                 runs.append(_run(target.name, clients, repeat, report))
                 if clients == shown and repeat == 0:
@@ -255,8 +272,12 @@ def http_sizes(lab: Lab) -> Outcome:
     missing: list[str] = []
     deployment, contestants, functions = Deployment(lab, missing), [], []
     for target in lab.targets:
-        function = deployment.on(target, workloads()["http-fetch"], node_wish())
-        if function:
+        fetch = workloads()["http-fetch"]
+        function = deployment.on(target, fetch, one_instance(lab, fetch))
+        if function and function.body is not None:
+            missing.append(f"{target.name} passes no query, so it cannot choose a page")
+            target.remove(function)
+        elif function:
             functions.append((target, function))
             for name in chosen:
                 contestants.append((target.name, sizes[name], f"{function.url}?page={name}"))
