@@ -56,6 +56,7 @@ class Manifest:
     compat: str | None = None
     runtime: str = "python"
     command: tuple[str, ...] = ()
+    node_port: int | None = None
 
     def text(self) -> str:
         """The manifest as mote.toml; TOML writes texts, numbers and lists as JSON does."""
@@ -81,6 +82,8 @@ class Manifest:
                 lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
         if self.data_mib:
             lines += ["[files]", f'data = "{self.data_mib}MiB"']
+        if self.node_port:
+            lines += ["[http]", f"node_port = {self.node_port}"]
         if self.net:
             lines += ["[allow]", f"net = {json.dumps(list(self.net))}"]
         return "\n".join(lines) + "\n"

@@ -15,6 +15,8 @@ from typing import Any
 from motelab.processes import Failed, Program, cargo_profile, wait_for
 
 GONE_S_MAX = 60.0
+#: The default of the node's setting `function_ports`.
+FUNCTION_PORTS = range(30_000, 32_768)
 #: Functions whose names begin so stay deployed: an installation goes with its last function.
 KEEPER = "keep-"
 
@@ -24,6 +26,18 @@ def free_port(kind: int = socket.SOCK_STREAM) -> int:
     with socket.socket(socket.AF_INET, kind) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def free_function_port() -> int:
+    """A TCP port that nothing uses at the moment and that a node gives to functions."""
+    for port in FUNCTION_PORTS:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise Failed(f"every port from {FUNCTION_PORTS[0]} to {FUNCTION_PORTS[-1]} is in use")
 
 
 class Management(http.client.HTTPConnection):

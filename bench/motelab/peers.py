@@ -22,7 +22,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from motelab.catalog import ROOT, Workload
+from motelab.catalog import FOLDER, ROOT, Workload
 from motelab.client import JSON
 from motelab.node import free_port
 from motelab.platforms import Function, Native, NotOffered, Wish, is_listening
@@ -470,10 +470,13 @@ class Nuclio(Plane):
 
 
 class OfWatchdog(Plane):
-    """OpenFaaS's of-watchdog in its mode `http`, in front of the native server."""
+    """OpenFaaS's of-watchdog: in its mode `http` in front of the native server, otherwise with a
+    program per call."""
 
     name, adapter = "of-watchdog", "native"
     build = "go build -o of-watchdog ."
+    #: The port of its metrics, which no setting changes.
+    METRICS = 8081
 
     def __init__(self, services: Services, work: Path, logs: Path, folder: Path) -> None:
         super().__init__(services, work, logs, folder)
@@ -484,24 +487,34 @@ class OfWatchdog(Plane):
         """What is not compared."""
         return "the watchdog in a function's container; without the gateway"
 
+    def port(self) -> int:
+        """A free port, unless another watchdog runs."""
+        if is_listening(self.METRICS):
+            raise NotOffered(f"{self.name} needs port {self.METRICS}, which is in use")
+        return super().port()
+
     def prepare(self, into: Path, env: dict[str, str], port: int) -> list[str]:
         """Settings, all of which are environment variables."""
         self.require_file()
+        env |= {"port": str(port), "healthcheck_interval": "1s"}
+        if env.get("mode", "http") != "http":
+            shutil.copy(FOLDER / "adapters" / "program.mjs", into)
+            env["fprocess"] = "node program.mjs"
+            return []
         inner = free_port()
         runtime = "node" if (into / "server.mjs").exists() else "python"
         env |= {
             "mode": "http",
             "fprocess": " ".join(Native.commands[runtime]),
             "upstream_url": f"http://127.0.0.1:{inner}",
-            "port": str(port),
             "PORT": str(inner),
-            "healthcheck_interval": "1s",
         }
         return []
 
     def specialize(self, into: Path, env: Mapping[str, str], port: int) -> None:
         """Waits for the server, because the watchdog does not."""
-        await_port(int(env["PORT"]), "the server behind of-watchdog")
+        if env["mode"] == "http":
+            await_port(int(env["PORT"]), "the server behind of-watchdog")
 
 
 class ClassicWatchdog(Plane):
@@ -522,7 +535,8 @@ class ClassicWatchdog(Plane):
     def prepare(self, into: Path, env: dict[str, str], port: int) -> list[str]:
         """Settings, all of which are environment variables."""
         self.require_file()
-        env |= {"fprocess": "node program.mjs", "port": str(port), "healthcheck_interval": "1s"}
+        env |= {"port": str(port), "metrics_port": str(free_port()), "healthcheck_interval": "1s"}
+        env["fprocess"] = "node program.mjs"
         return []
 
 

@@ -246,7 +246,9 @@ class Native(Target):
         runtime = "rust" if wish.runtime == "wasm" else wish.runtime
         if runtime not in self.commands:
             raise NotOffered(f"{self.name} does not run {runtime}")
-        name = f"{workload.name}-{runtime}"
+        # Watchdogs have modes, and one function may run in several at once.
+        parts = [workload.name, runtime, wish.env.get("mode", "")]
+        name = "-".join(part for part in parts if part)
         if name in self.running:
             self.running.pop(name).stop()
         into = assemble(workload, self.adapter, runtime, self.work / name)

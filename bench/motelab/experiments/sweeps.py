@@ -17,6 +17,7 @@ from motelab.assembly import Manifest, assemble
 from motelab.catalog import Workload, workloads
 from motelab.client import Load
 from motelab.experiments.calls import Deployment
+from motelab.node import free_function_port
 from motelab.platforms import Function, Mote, Target, Wish
 from motelab.results import Outcome, nothing
 from motelab.session import Lab
@@ -27,6 +28,8 @@ SUCCESS_WITHIN_S = 1.0
 #: A server of Node takes many at once in one process, here and without a platform. One of Python
 #: has one thread, and more for work that waits.
 AT_ONCE, PYTHON_WAITING = 256, 16
+#: Programs of one function that run at once: more than two processors keep busy.
+PROGRAMS_AT_ONCE = 8
 CDF_POINTS = 200
 
 
@@ -313,89 +316,140 @@ def workers_sweep(lab: Lab) -> Outcome:
             lab.say(f"{target.name}: {kind}")
     if not outcomes:
         return nothing(missing)
-    tables = {
-        name: pd.concat([one.tables[name] for one in outcomes], ignore_index=True)
-        for name in ("runs", "cdf")
-    }
     table = [row for one in outcomes for row in one.summary["table"]]
-    return Outcome(tables, {"table": table}, missing)
+    return Outcome(_joined(outcomes), {"table": table}, missing)
+
+
+#: What of-watchdog calls its ways to run a program for each call.
+STREAMS = ("streaming", "serializing")
+WATCHDOG_MODES = {"of-watchdog": ("http", *STREAMS), "classic-watchdog": ("per request",)}
 
 
 def process_modes(lab: Lab) -> Outcome:
-    """Compares a process that is kept with a process per request."""
-    missing = ["streaming mode of the studied platforms has no counterpart for a text of 5 bytes"]
-    target = next((one for one in lab.targets if isinstance(one, Mote)), None)
-    if target is None:
-        return nothing(["no target runs a program per request"])
-    scale = {"queue": QUEUE}
+    """Compares a process that is kept with a process per request: handlers, programs, and programs
+    under the contract of of-watchdog's modes; on of-watchdog too, if it is a target."""
+    missing: list[str] = []
+    outcomes = []
+    for target in lab.targets:
+        if isinstance(target, Mote):
+            ways = _modes_of_mote(lab, target)
+            outcomes.append(
+                _contest(lab, [(name, kept, of.url) for name, kept, of in ways], "kept")
+            )
+            _remove([(target, function) for _, _, function in ways])
+        elif target.name in WATCHDOG_MODES:
+            # Two of-watchdogs cannot run at once: both want the same port for their metrics.
+            for mode in WATCHDOG_MODES[target.name]:
+                wish = replace(node_wish(), env={"mode": mode})
+                function, _ = lab.deploy(target, workloads()["hello"], wish)
+                is_kept = mode == "http"
+                name = f"{target.name}, {'kept' if is_kept else mode}, Node"
+                outcomes.append(_contest(lab, [(name, float(is_kept), function.url)], "kept"))
+                target.remove(function)
+        else:
+            missing.append(f"{target.name} runs no program per request")
+        lab.say(target.name)
+    if not outcomes:
+        return nothing(missing)
+    table = [row for one in outcomes for row in one.summary["table"]]
+    head = {"table": table, "clients": outcomes[0].summary["clients"]}
+    return Outcome(_joined(outcomes), head, missing)
+
+
+def _joined(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The tables of several contests."""
+    return {
+        name: pd.concat([one.tables[name] for one in outcomes], ignore_index=True)
+        for name in ("runs", "cdf")
+    }
+
+
+def _modes_of_mote(lab: Lab, target: Mote) -> list[tuple[str, float, Function]]:
     kept = {
         "kept, Node": node_wish(),
-        "kept, Python": Wish(instances_min=1, scale=scale),
+        "kept, Python": Wish(instances_min=1, scale={"queue": QUEUE}),
     }
-    contestants, functions = [], []
+    found: list[tuple[str, float, Function]] = []
     for name, wish in kept.items():
         function, _ = lab.deploy(target, workloads()["hello"], wish)
-        functions.append((target, function))
-        contestants.append((name, 1.0, function.url))
+        found.append((name, 1.0, function))
+    node = ["node", "program.mjs"]
     for name, command in {
         "per request, shell": ["sh", "-c", "printf hello"],
         "per request, Python": ["python3", "-SE", "-c", "print('hello', end='')"],
+        "per request, Node": node,
     }.items():
-        short = "hello-" + name.rsplit(" ", 1)[1].lower()
-        function = _program(lab, target, short, command)
-        functions.append((target, function))
-        contestants.append((name, 0.0, function.url))
-    outcome = _contest(lab, contestants, "kept")
-    _remove(functions)
-    outcome.missing = missing
-    return outcome
+        found.append((name, 0.0, _program(target, name, command)))
+    for mode in STREAMS:
+        name = f"{mode}, Node"
+        found.append((name, 0.0, _program(target, name, node, mode)))
+    return found
 
 
-def _program(lab: Lab, target: Mote, name: str, command: list[str]) -> Function:
+def _program(target: Mote, title: str, command: list[str], mode: str | None = None) -> Function:
+    name = "hello-" + title.replace(", ", "-").replace(" ", "-").lower()
     folder = target.work / "programs" / name
     folder.mkdir(parents=True, exist_ok=True)
-    scale = {"max": 1, "queue": QUEUE}
-    manifest = Manifest(name, runtime="exec", command=tuple(command), concurrency=8, scale=scale)
-    (folder / "mote.toml").write_text(manifest.text())
+    manifest = Manifest(
+        name,
+        # Each of the programs that run at once needs memory.
+        memory_mib=128 * PROGRAMS_AT_ONCE,
+        runtime="exec",
+        command=tuple(command),
+        concurrency=PROGRAMS_AT_ONCE,
+        scale={"max": 1, "queue": QUEUE},
+        env={"mode": mode} if mode else {},
+        compat="openfaas" if mode else None,
+    )
+    assemble(workloads()["hello"], "program", "node", folder, manifest=manifest)
     return target.deploy_folder(name, folder)
 
 
 def export_modes(lab: Lab) -> Outcome:
-    """The same server called directly and through the gateway."""
-    missing = ["direct calls reach a server outside of a sandbox: node_port is not used"]
+    """The same function by its name at the node's front and on a port of its own, as a server and
+    as a handler; and the same server without a sandbox."""
     by_name = {target.name: target for target in lab.targets}
     mote, native = by_name.get("mote"), by_name.get("native")
     if not isinstance(mote, Mote) or native is None:
         return nothing(["needs the targets mote and native"])
     hello = workloads()["hello"]
-    direct, _ = lab.deploy(native, hello, node_wish())
-    through = _server(lab, mote, hello)
-    handler, _ = lab.deploy(mote, hello, node_wish())
-    ways = [("direct", direct), ("through the gateway", through), ("handler", handler)]
+    bare, _ = lab.deploy(native, hello, node_wish())
+    server, server_port = _exported(mote, hello, is_server=True)
+    handler, handler_port = _exported(mote, hello, is_server=False)
+    ways = [
+        ("server without a sandbox", bare.url),
+        ("server, own port", server_port),
+        ("server, through the gateway", server.url),
+        ("handler, own port", handler_port),
+        ("handler, through the gateway", handler.url),
+    ]
     levels = lab.pick([1, 10], [1, 10, 50, 100], [1, *range(10, 101, 10), 200])
     warmup, seconds = lab.pick(0.2, 1.0, 60.0), lab.pick(0.5, 3.0, 60.0)
     runs = []
     for clients in levels:
         for repeat in range(lab.pick(1, 3, 20)):
-            for name, function in ways if repeat % 2 else ways[::-1]:
+            for name, url in ways if repeat % 2 else ways[::-1]:
                 load = Load(clients, duration_s=seconds, warmup_s=warmup, timeout_s=TIMEOUT_S)
-                report, _ = lab.bench(function.url, load)
+                report, _ = lab.bench(url, load)
                 runs.append(_run(name, clients, repeat, report))
-    _remove([(native, direct), (mote, through), (mote, handler)])
+    _remove([(native, bare), (mote, server), (mote, handler)])
     table = pd.DataFrame(runs)
-    return Outcome({"runs": table}, {"table": _means(table, "clients")}, missing)
+    return Outcome({"runs": table}, {"table": _means(table, "clients")})
 
 
-def _server(lab: Lab, target: Mote, workload: Workload) -> Function:
-    name = f"{workload.name}-server"
-    folder: Path = target.work / "servers" / name
+def _exported(target: Mote, workload: Workload, *, is_server: bool) -> tuple[Function, str]:
+    """A function, and its address on a port of its own."""
+    name = f"{workload.name}-{'server' if is_server else 'handler'}"
+    folder: Path = target.work / "exports" / name
+    port = free_function_port()
     manifest = Manifest(
         name,
         memory_mib=128,
-        runtime="server",
-        command=("node", "server.mjs"),
+        runtime="server" if is_server else "node",
+        command=("node", "server.mjs") if is_server else (),
         concurrency=AT_ONCE,
         scale={"min": 1, "max": 1, "queue": QUEUE},
+        node_port=port,
     )
-    assemble(workload, "native", "node", folder, manifest=manifest)
-    return target.deploy_folder(name, folder)
+    assemble(workload, "native" if is_server else "mote", "node", folder, manifest=manifest)
+    return target.deploy_folder(name, folder), f"http://127.0.0.1:{port}/"
