@@ -457,7 +457,7 @@ class Nuclio(Plane):
                         "kind": "http",
                         "numWorkers": 1,
                         "workerAvailabilityTimeoutMilliseconds": 10_000,
-                        "attributes": {"port": port},
+                        "url": f"127.0.0.1:{port}",
                     }
                 },
             },

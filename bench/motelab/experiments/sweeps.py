@@ -28,7 +28,7 @@ SUCCESS_WITHIN_S = 1.0
 #: A server of Node takes many at once in one process, here and without a platform. One of Python
 #: has one thread, and more for work that waits.
 AT_ONCE, PYTHON_WAITING = 256, 16
-#: Programs of one function that run at once. Node has eleven threads, and a sandbox a limit of those.
+#: Programs of one function that run at once. Node has eleven threads, which a sandbox limits.
 PROGRAMS_AT_ONCE = 4
 CDF_POINTS = 200
 
