@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motelab import catalog, environment
-from motelab.catalog import PLANES, PROFILES, ROOT, TARGETS, Workload, cache_folder
+from motelab.catalog import BRIEF, PLANES, PROFILES, ROOT, TARGETS, Workload, cache_folder
 from motelab.experiments import EXPERIMENTS
 from motelab.experiments.base import Experiment
 from motelab.papers import PAPERS, cited
@@ -275,7 +275,7 @@ def parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("run", help="run experiments, store and draw them")
     verb.add_argument("names", nargs="*", metavar="NAME")
     verb.add_argument("--all", action="store_true", help="every experiment")
-    verb.add_argument("--profile", choices=PROFILES, default="smoke")
+    verb.add_argument("--profile", choices=(*PROFILES, BRIEF), default="smoke")
     verb.add_argument("--target", help=f"one of {', '.join(TARGETS)}; separate several with commas")
     verb.add_argument("--url", help="URL of the functions of openfaas or http")
     verb.add_argument("--only", help="workloads, separated with commas")

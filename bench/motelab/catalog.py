@@ -15,6 +15,8 @@ from motelab.processes import Failed
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "workloads"
 PROFILES = ("smoke", "edge", "paper")
+#: The sizes of `edge` with shorter loads and fewer repeats: for a look at everything.
+BRIEF = "brief"
 #: Targets on a cluster, and all targets.
 CLUSTERS = ("mote-cluster", "kubernetes", "kubernetes-hpa")
 #: Peers that the lab can install, and those whose folder a user names; `peers` has their classes.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from motelab import kubernetes, peers
-from motelab.catalog import PEERS, PLANES, ROOT, TARGETS, Workload, cache_folder
+from motelab.catalog import BRIEF, PEERS, PLANES, ROOT, TARGETS, Workload, cache_folder
 from motelab.client import Call, Load, bench, call, required
 from motelab.cluster import Cluster
 from motelab.node import Node
@@ -93,9 +93,16 @@ class Lab:
             raise Failed(f"--target {name} needs --url, the URL of the functions")
         raise Failed(f"no target {name}; choose from {', '.join(TARGETS)}")
 
-    def pick(self, smoke: Any, edge: Any, paper: Any) -> Any:
-        """The value for this profile."""
-        return (smoke, edge, paper)[PROFILE_SIZES[self.profile]]
+    @property
+    def sizes(self) -> str:
+        """The profile whose sizes the workloads have."""
+        return "edge" if self.profile == BRIEF else self.profile
+
+    def pick(self, smoke: Any, edge: Any, paper: Any, brief: Any = None) -> Any:
+        """The value for this profile; that of `edge` for `brief` unless there is another one."""
+        if self.profile == BRIEF and brief is not None:
+            return brief
+        return (smoke, edge, paper)[PROFILE_SIZES[self.sizes]]
 
     def workloads(self, default: list[Workload]) -> list[Workload]:
         """The workloads that were asked for, otherwise the experiment's own."""
@@ -103,12 +110,12 @@ class Lab:
 
     def params(self, workload: Workload) -> dict[str, str]:
         """The parameters of this profile."""
-        return workload.profiles[self.profile].params
+        return workload.profiles[self.sizes].params
 
     def deploy(self, target: Target, workload: Workload, wish: Wish) -> tuple[Function, Call]:
         """Deploys a workload, and checks with one call that it works; that call also makes it
         warm."""
-        function = target.deploy(workload, self.profile, wish)
+        function = target.deploy(workload, self.sizes, wish)
         first = call(function.url, self.params(workload), wish.timeout_s, function.body)
         return function, required(first, f"{workload.name} on {target.name}")
 

@@ -62,7 +62,7 @@ def cold_start(lab: Lab) -> Outcome:
     """Scales to zero, waits until the instances are gone, and sends one request; then warm requests
     for comparison."""
     chosen = lab.workloads(lab.pick([workloads()["hello"]], fourteen(), fourteen()))
-    rounds, pause = lab.pick(3, 10, 100), lab.pick(0.25, 1.0, 10.0)
+    rounds, pause = lab.pick(3, 10, 100, brief=4), lab.pick(0.25, 1.0, 10.0, brief=0.3)
     rows: list[dict[str, Any]] = []
     missing: list[str] = []
     deployment = Deployment(lab, missing)
@@ -115,7 +115,7 @@ def _cold_outcome(rows: Any, missing: list[str]) -> Outcome:
 
 def serial(lab: Lab) -> Outcome:
     """One client, the next request after each answer."""
-    seconds = lab.pick(1.0, 20.0, 300.0)
+    seconds = lab.pick(1.0, 20.0, 300.0, brief=3.0)
     rows: list[dict[str, Any]] = []
     missing: list[str] = []
     deployment = Deployment(lab, missing)
@@ -154,7 +154,7 @@ def parallel(lab: Lab) -> Outcome:
     """Many simultaneous requests to one function, from threads of one process or from processes."""
     known = workloads()
     few = [known[name] for name in ("float-operation", "pyaes", "image-processing")]
-    count, pause = lab.pick(4, 20, 20), lab.pick(0.0, 2.0, 120.0)
+    count, pause = lab.pick(4, 20, 20), lab.pick(0.0, 2.0, 120.0, brief=0.5)
     rows: list[dict[str, Any]] = []
     missing: list[str] = []
     deployment = Deployment(lab, missing)

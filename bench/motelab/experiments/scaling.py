@@ -12,13 +12,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from motelab.catalog import workloads
+from motelab.catalog import BRIEF, workloads
 from motelab.client import Load
 from motelab.environment import machine_ticks
 from motelab.platforms import Function, NotOffered, Target, Wish
@@ -28,6 +28,8 @@ from motelab.session import Lab
 from motelab.statistics import summary
 
 SAMPLE_S = 0.5
+#: Length of a step in the profile `brief`, as a share of that in `edge`.
+BRIEF_SHARE = 0.5
 POLICIES = ("auto", "knative", "hpa", "openfaas")
 #: Full length of a step of the study of Kubernetes distributions, and in the profile `edge`.
 STEP_S = (10.0, 300.0)
@@ -256,6 +258,8 @@ def live(lab: Lab, name: str, targets: Sequence[Target], missing: Sequence[str] 
     """The same on real platforms, one policy after the other."""
     case = CASES[name]
     steps = case.steps[1 if lab.profile == "paper" else 0]
+    if lab.profile == BRIEF:
+        steps = [replace(step, seconds=step.seconds * BRIEF_SHARE) for step in steps]
     tables: dict[str, list[Any]] = {"rows": [], "samples": [], "served": [], "steps": []}
     table = []
     missing = list(missing)

@@ -70,7 +70,7 @@ def closed_sweep(lab: Lab) -> Outcome:
     """This many clients, each of which sends its next request after an answer; an answer within a
     second is a success."""
     levels = lab.pick([1, 4], [1, 4, 16, 64], [1, 4, 16, 64, 256, 1024])
-    operations, repeats = lab.pick(20, 100, 500), lab.pick(1, 3, 3)
+    operations, repeats = lab.pick(20, 100, 500), lab.pick(1, 3, 3, brief=1)
     missing: list[str] = []
     deployment = Deployment(lab, missing)
     contestants, functions = _contestants(lab, deployment, workloads()["sieve"], missing)
@@ -177,13 +177,19 @@ def _ratios(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _sweep(lab: Lab, workload: Workload) -> Outcome:
     """Throughput by concurrency, and the latency at the highest concurrency."""
-    levels = lab.pick([1, 10], [1, 10, 50, 100], [1, *range(10, 101, 10), 200])
+    levels = lab.pick([1, 10], [1, 10, 50, 100], [1, *range(10, 101, 10), 200], brief=[1, 10, 100])
     return _levels(lab, workload, levels, lab.pick(10, 100, 100))
 
 
+def _durations(lab: Lab) -> tuple[float, float]:
+    """Seconds of warming up and of measuring."""
+    warmup, seconds = lab.pick((0.2, 0.5), (1.0, 3.0), (60.0, 60.0), brief=(0.4, 1.2))
+    return warmup, seconds
+
+
 def _levels(lab: Lab, workload: Workload, levels: list[int], shown: int) -> Outcome:
-    warmup, seconds = lab.pick(0.2, 1.0, 60.0), lab.pick(0.5, 3.0, 60.0)
-    repeats = lab.pick(1, 3, 20)
+    warmup, seconds = _durations(lab)
+    repeats = lab.pick(1, 3, 20, brief=1)
     missing: list[str] = []
     deployment = Deployment(lab, missing)
     functions = [
@@ -253,9 +259,9 @@ def _contest(lab: Lab, contestants: Sequence[tuple[str, float, str]], key: str) 
     if not contestants:
         return nothing([])
     clients = lab.pick(10, 100, 100)
-    warmup, seconds = lab.pick(0.2, 1.0, 60.0), lab.pick(0.5, 3.0, 60.0)
+    warmup, seconds = _durations(lab)
     runs, distributions = [], []
-    for repeat in range(lab.pick(1, 3, 20)):
+    for repeat in range(lab.pick(1, 3, 20, brief=1)):
         for name, value, url in contestants if repeat % 2 else contestants[::-1]:
             load = Load(clients, duration_s=seconds, warmup_s=warmup, timeout_s=TIMEOUT_S)
             report, rows = lab.bench(url, load)
@@ -271,7 +277,7 @@ def _contest(lab: Lab, contestants: Sequence[tuple[str, float, str]], key: str) 
 def http_sizes(lab: Lab) -> Outcome:
     """Pages of several sizes through a function that fetches them."""
     sizes = {"4": 4, "1k": 1_000, "10k": 10_000, "100k": 100_000}
-    chosen = lab.pick(["4", "1k"], list(sizes), list(sizes))
+    chosen = lab.pick(["4", "1k"], list(sizes), list(sizes), brief=["4", "100k"])
     missing: list[str] = []
     deployment, contestants, functions = Deployment(lab, missing), [], []
     for target in lab.targets:
@@ -292,7 +298,7 @@ def http_sizes(lab: Lab) -> Outcome:
 
 def workers_sweep(lab: Lab) -> Outcome:
     """More workers for one function: threads of one instance, and instances."""
-    counts = lab.pick([1, 2], [1, 2, 4, 8], [1, 2, 4, 8])
+    counts = lab.pick([1, 2], [1, 2, 4, 8], [1, 2, 4, 8], brief=[1, 4])
     missing: list[str] = []
     deployment = Deployment(lab, missing)
     outcomes = []
@@ -423,11 +429,11 @@ def export_modes(lab: Lab) -> Outcome:
         ("handler, own port", handler_port),
         ("handler, through the gateway", handler.url),
     ]
-    levels = lab.pick([1, 10], [1, 10, 50, 100], [1, *range(10, 101, 10), 200])
-    warmup, seconds = lab.pick(0.2, 1.0, 60.0), lab.pick(0.5, 3.0, 60.0)
+    levels = lab.pick([1, 10], [1, 10, 50, 100], [1, *range(10, 101, 10), 200], brief=[1, 10, 100])
+    warmup, seconds = _durations(lab)
     runs = []
     for clients in levels:
-        for repeat in range(lab.pick(1, 3, 20)):
+        for repeat in range(lab.pick(1, 3, 20, brief=1)):
             for name, url in ways if repeat % 2 else ways[::-1]:
                 load = Load(clients, duration_s=seconds, warmup_s=warmup, timeout_s=TIMEOUT_S)
                 report, _ = lab.bench(url, load)
