@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from motelab.session import Lab
 
 PUBLISHED = ROOT / "bench" / "results" / "lab"
+#: The page that `lab evidence --page` writes.
+EVIDENCE = ROOT / "docs" / "evidence.md"
 #: Tables larger than this stay where they were measured.
 PUBLISHED_BYTES_MAX = 600_000
 #: Longest list of workloads, and of targets, in the name of a folder.
@@ -248,6 +250,21 @@ def publish(args: argparse.Namespace) -> int:
     return 0
 
 
+def evidence(args: argparse.Namespace) -> int:
+    """`lab evidence`: writes the page from the stored runs, or repeats it in a short form."""
+    from motelab.evidence import page
+    from motelab.evidence.figures import Runs
+
+    stored = Runs.below(PUBLISHED, PUBLISHED.parent)
+    if args.page:
+        EVIDENCE.write_text(page.page(stored))
+        print(EVIDENCE)
+        return 0
+    from motelab.evidence.repeat import repeat
+
+    return repeat(args.results / "evidence", stored, dict(args.peer or ()))
+
+
 def peer(text: str) -> tuple[str, Path]:
     """The value of `--peer`."""
     name, _, folder = text.partition("=")
@@ -256,6 +273,17 @@ def peer(text: str) -> tuple[str, Path]:
             f"{text!r} must be NAME=FOLDER, with an existing folder and one of {', '.join(PLANES)}"
         )
     return name, Path(folder).resolve()
+
+
+def add_peers(verb: argparse.ArgumentParser) -> None:
+    """Adds `--peer`."""
+    verb.add_argument(
+        "--peer",
+        type=peer,
+        action="append",
+        metavar="NAME=FOLDER",
+        help=f"where a data plane was built: {', '.join(PLANES)}",
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -285,13 +313,7 @@ def parser() -> argparse.ArgumentParser:
         help="language of the workloads of serial, parallel-20, cold-start, overhead [default:"
         " python] and of the sweeps [default: node]",
     )
-    verb.add_argument(
-        "--peer",
-        type=peer,
-        action="append",
-        metavar="NAME=FOLDER",
-        help=f"where a data plane was built: {', '.join(PLANES)}",
-    )
+    add_peers(verb)
     verb.add_argument("-q", "--quiet", action="store_true")
     verb.set_defaults(call=run)
     verb = verbs.add_parser("draw", help="draw the figures of all runs again")
@@ -299,6 +321,10 @@ def parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("report", help="one page with all runs")
     verb.add_argument("--output", type=Path)
     verb.set_defaults(call=report)
+    verb = verbs.add_parser("evidence", help="repeat docs/evidence.md in a short form")
+    verb.add_argument("--page", action="store_true", help="write the page from the stored runs")
+    add_peers(verb)
+    verb.set_defaults(call=evidence)
     verb = verbs.add_parser("publish", help="copy runs into bench/results/lab")
     verb.add_argument("runs", nargs="+", metavar="RUN")
     verb.set_defaults(call=publish)

@@ -1,0 +1,422 @@
+"""The claims of the papers, and how each is judged. Data only: `figures` reads, `page` judges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from motelab.evidence import figures
+from motelab.evidence.figures import Figure
+
+#: Most throughput that the native server may have over tinyFaaS, by the paper (IV-B).
+SMALL_LOAD, HIGH_LOAD = 1.08, 1.33
+#: What counts as the same number of executions in five minutes.
+TIED = 0.98
+#: Workloads that hold the interpreter's lock.
+BOUND = ("float-operation", "pyaes", "chameleon", "gzip-compression")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row of the page."""
+
+    #: A key of `papers.PAPERS`, and the section.
+    paper: str
+    section: str
+    text: str
+    #: What the paper states: names of figures in `papers.csv`, or words if it prints no number.
+    theirs: tuple[str, ...] | str
+    #: The experiment whose newest stored run has the figure; none if nothing here can show it.
+    experiment: str | None
+    figure: Figure | None = None
+    #: What the figure is.
+    what: str = ""
+    #: `least` or `most`, and the number.
+    rule: tuple[str, float] | None = None
+    #: The name of mote in the run: a protocol, a way or a scaling rule may follow.
+    ours: str = "mote"
+    runtime: str | None = None
+    unit: str = ""
+    #: Of these systems alone, where several have a figure of that name.
+    systems: tuple[str, ...] = ()
+    #: Why the claim is not shown, or what limits the figure.
+    note: str = ""
+
+
+CLAIMS: tuple[Claim, ...] = (
+    # 000: Kubernetes distributions for the edge
+    Claim(
+        "000",
+        "4.1",
+        "A container of a function starts in seconds on every distribution",
+        ("mean container start",),
+        "cold-start",
+        figures.mean_of_functions("mean"),
+        "a cold call less a warm one, mean of the workloads",
+        ("most", 5.62),
+        unit="s",
+        note="the paper measures the start of the container, ours is what the caller waits",
+    ),
+    Claim(
+        "000",
+        "4.2",
+        "Platforms execute a function equally often in 5 minutes, in 10 of 14 workloads",
+        "10 of 14 tied",
+        "serial",
+        figures.share_of_functions("n", TIED),
+        "share of the workloads with at least 0.98 of the executions of the same code without a"
+        " platform",
+        ("least", 10 / 14),
+    ),
+    Claim(
+        "000",
+        "4.2",
+        "dd runs less often on full Kubernetes than on the light distributions",
+        (
+            "fewer executions of dd than light distributions",
+            "longer mean response of dd than light distributions",
+        ),
+        None,
+        note="needs three Kubernetes distributions on machines of their own",
+    ),
+    Claim(
+        "000",
+        "4.3",
+        "Four workers of one container do not speed up functions that hold the interpreter's lock",
+        (
+            "speed-up of interpreter-bound functions at least",
+            "speed-up of interpreter-bound functions at most",
+            "concurrent executions per container",
+        ),
+        "parallel-20",
+        figures.least_of(BOUND, "speedup_vs_serial"),
+        "speed of 20 calls at once over serial calls in four processes, smallest of four workloads",
+        ("least", 0.66),
+        ours="mote, 4 processes",
+    ),
+    Claim(
+        "000",
+        "4.4.1",
+        "OpenFaaS's own rule drives a constant 6 calls/s to the largest number of instances",
+        ("time to 20 instances",),
+        "native-scaling",
+        figures.value("peak"),
+        "most instances under the same load",
+        ("most", 19),
+        ours="auto",
+        unit="instances",
+    ),
+    Claim(
+        "000",
+        "4.4.2",
+        "CPU scaling follows four load strategies",
+        "figures 8 and 9",
+        None,
+        note="steps of 5 minutes on a quiet machine; the steps of `edge` are shorter than the"
+        " period of the autoscaler that they would show",
+    ),
+    # 002: tinyFaaS
+    Claim(
+        "002",
+        "III-A",
+        "CoAP costs a device less than HTTP",
+        "no number",
+        "bench-wire",
+        figures.bytes_of("CoAP over UDP", "HTTP/1.1"),
+        "bytes of a further call, CoAP over HTTP/1.1",
+        ("most", 1.0),
+    ),
+    Claim(
+        "002",
+        "IV-B",
+        "Success rate equal to the native server at every load",
+        ("success rate compared with native",),
+        "closed-sweep",
+        figures.worst("success"),
+        "answers within 1 s over native's, smallest of all loads",
+        ("least", 1.0),
+    ),
+    Claim(
+        "002",
+        "IV-B",
+        "Ahead of the native server at 16 clients",
+        ("throughput over native at 16 clients on a board",),
+        "closed-sweep",
+        figures.ratio("rate", clients=16),
+        "throughput over native's at 16 clients",
+        ("least", 1.59),
+    ),
+    Claim(
+        "002",
+        "IV-B",
+        "At small load the native server is at most 8 % faster",
+        ("native faster at small load on a server",),
+        "closed-sweep",
+        figures.ratio("rate", clients=1),
+        "throughput over native's at 1 client",
+        ("least", 1 / SMALL_LOAD),
+    ),
+    Claim(
+        "002",
+        "IV-B",
+        "At medium to high load the native server is at most 33 % faster",
+        (
+            "native faster at medium to high load on a server",
+            "native faster at high load on a board",
+        ),
+        "closed-sweep",
+        figures.at_most_clients("rate"),
+        "throughput over native's at the most clients of the run",
+        ("least", 1 / HIGH_LOAD),
+    ),
+    Claim(
+        "002",
+        "IV-B",
+        "CoAP serves the same load as HTTP",
+        "every figure of the paper",
+        "closed-sweep",
+        figures.at_most_clients("rate"),
+        "throughput over CoAP, over native's over HTTP, at the most clients of the run",
+        ("least", 1 / HIGH_LOAD),
+        ours="mote, CoAP",
+    ),
+    Claim(
+        "002",
+        "IV-C",
+        "At least 20 times as fast as Lean OpenWhisk",
+        (
+            "latency over tinyFaaS on a server",
+            "latency over tinyFaaS on a board almost",
+            "faster than Lean OpenWhisk at least",
+        ),
+        "closed-sweep",
+        figures.ratio("mean_s", "mote", clients=16),
+        "mean latency over mote's at 16 clients; of OpenWhisk, its action runtime alone",
+        ("least", 20),
+        ours="openwhisk",
+        systems=("Lean OpenWhisk", "tinyFaaS"),
+        note="a whole OpenWhisk (JVM, Kafka, containers) was not run, only what every call passes"
+        " in its container",
+    ),
+    Claim(
+        "002",
+        "IV-C",
+        "About ten times as fast as Kubeless",
+        ("latency over tinyFaaS on a board at least", "latency over tinyFaaS on a server"),
+        None,
+        systems=("Kubeless",),
+        note="Kubeless has ended; its images cannot be had",
+    ),
+    Claim(
+        "002",
+        "IV",
+        "tinyFaaS itself",
+        "1",
+        "closed-sweep",
+        figures.ratio("rate", "tinyfaas", clients=16),
+        "throughput over that of tinyFaaS's own proxy and handler at 16 clients",
+        ("least", 1.0),
+    ),
+    Claim(
+        "002",
+        "V",
+        "Several functions in one container (SAND) are faster than OpenWhisk",
+        ("faster than OpenWhisk",),
+        None,
+        note="SAND's code is not public",
+    ),
+    # 003: Understanding open source serverless platforms
+    Claim(
+        "003",
+        "hello",
+        "Throughput of a function that does nothing; Nuclio is the fastest of four",
+        "a figure without numbers",
+        "hello-sweep",
+        figures.ratio("rate", "nuclio", clients=100),
+        "throughput over Nuclio's at 100 clients (Node)",
+        ("least", 1.0),
+        runtime="node",
+    ),
+    Claim(
+        "003",
+        "hello",
+        "The same in Python",
+        "a figure without numbers",
+        "hello-sweep",
+        figures.ratio("rate", clients=100),
+        "throughput over the native server's at 100 clients (Python)",
+        ("least", 1.0),
+        runtime="python",
+    ),
+    Claim(
+        "003",
+        "workers",
+        "More workers, more throughput",
+        "a figure without numbers",
+        "workers-sweep",
+        figures.growth("workers"),
+        "best throughput over that of one process; the generator shares the processors",
+        ("least", 1.0),
+        ours="mote, processes",
+    ),
+    Claim(
+        "003",
+        "export",
+        "What the gateway costs, compared with a direct port",
+        "a figure without numbers",
+        "export-modes",
+        figures.within("handler, through the gateway", "handler, own port", clients=100),
+        "throughput through the gateway over that at a port of its own, 100 clients",
+        ("least", 0.9),
+    ),
+    Claim(
+        "003",
+        "backup",
+        "Throughput by the size of a fetched page",
+        "a figure without numbers",
+        "http-sizes",
+        figures.ratio("rate", bytes=100_000),
+        "throughput over native's with pages of 100 kB, 100 clients",
+        ("least", 1 / HIGH_LOAD),
+    ),
+    Claim(
+        "003",
+        "backup",
+        "Bursts from 10 to 100 calls/s",
+        "a figure without numbers",
+        "scale-workload-bursty",
+        figures.served_share,
+        "share of the calls that were answered",
+        ("least", 1.0),
+        ours="auto",
+    ),
+    Claim(
+        "003",
+        "observations",
+        "With a concurrency target of 10, 9 callers at 400 calls/s are never scaled",
+        ("achieved rate of 400/s offered",),
+        "low-concurrency-high-rate",
+        figures.value("rate"),
+        "calls/s answered",
+        ("least", 220),
+        ours="auto",
+        unit="calls/s",
+    ),
+    Claim(
+        "003",
+        "observations",
+        "Kept connections do not reach new instances",
+        "throughput stays that of one instance",
+        "keepalive-balance",
+        figures.value("peak"),
+        "instances that 100 kept connections make ready",
+        ("least", 2),
+        ours="concurrency 10",
+        unit="instances",
+    ),
+    Claim(
+        "003",
+        "observations",
+        "Autoscalers do not see the calls that were refused",
+        "a statement",
+        "dropped-demand",
+        figures.value("peak"),
+        "instances when most calls exceed a queue of 4",
+        ("least", 10),
+        ours="rps 10",
+        unit="instances",
+    ),
+    # 004 (and 001): Analyzing open-source serverless platforms
+    Claim(
+        "004",
+        "III-B2",
+        "A kept process has about 10 times the throughput of a process per request",
+        ("kept process over process per request",),
+        "process-modes",
+        figures.within("kept, Node", "streaming, Node"),
+        "throughput of a kept Node process over that of Node per request",
+        ("least", 10),
+    ),
+    Claim(
+        "004",
+        "IV-B1",
+        "p99 of a function that fetches a page, at 100 clients",
+        ("p99 at 100 clients at most",),
+        "http-sweep",
+        figures.value("p99_ms", clients=100),
+        "p99 at 100 clients",
+        ("most", 500),
+        unit="ms",
+    ),
+    Claim(
+        "004",
+        "IV-B1",
+        "Throughput of a function that fetches a page",
+        "a figure without numbers",
+        "http-sweep",
+        figures.ratio("rate", clients=100),
+        "throughput over native's at 100 clients",
+        ("least", 1.0),
+    ),
+    Claim(
+        "003",
+        "breakdown; 004 IV-B2",
+        "Time from the proxy to the function",
+        ("t1-t2",),
+        "latency-breakdown",
+        figures.value("t1-t2"),
+        "t1 to t2, mean",
+        ("most", 0.63),
+        ours="mote, python",
+        unit="ms",
+    ),
+    Claim(
+        "003",
+        "breakdown; 004 IV-B2",
+        "Time from the function back to the proxy",
+        ("t3-t4",),
+        "latency-breakdown",
+        figures.value("t3-t4"),
+        "t3 to t4, mean",
+        ("most", 0.54),
+        ours="mote, python",
+        unit="ms",
+    ),
+    Claim(
+        "004",
+        "IV-C1",
+        "From 1 to 10 instances at 100 calls/s",
+        ("time to 10 instances",),
+        "scale-workload-steady",
+        figures.value("time_to_10_s"),
+        "time to 10 instances with a target of 10 calls/s",
+        ("most", 12),
+        ours="rps 10",
+        unit="s",
+    ),
+    Claim(
+        "004",
+        "IV-C2",
+        "From 1 to 10 instances by processor time",
+        ("time to 10 instances",),
+        "scale-resource",
+        figures.value("time_to_10_s"),
+        "time to 10 instances with a target of 50 %",
+        ("most", 40),
+        ours="cpu 50",
+        unit="s",
+    ),
+)
+
+#: Why a peer can be ahead, in a few words; a stored page needs a reason for each peer that is.
+REASONS: dict[str, str] = {
+    "native": "no sandbox, queue or limits: one process",
+    "deno": "no sandbox, queue or limits: HTTP in native code, one process",
+    "bun": "no sandbox, queue or limits: HTTP in native code, one process",
+    "workerd": "no sandbox per function: HTTP in native code, one process",
+    "go": "compiled code, HTTP and function in one process",
+    "uvicorn": "no sandbox, queue or limits: one process",
+    "granian": "no sandbox, queue or limits: HTTP in native code, one process",
+    "runc": "no preparation besides namespaces",
+    "nuclio": "one worker, so calls wait outside the function",
+    "of-watchdog": "its kept server is slower, or its programs start outside a sandbox",
+}

@@ -1,0 +1,195 @@
+"""How a figure is read from the summary of a stored run, without the packages that measure.
+
+A figure is a function of a run's summary and the name of a platform in it; it returns nothing if
+the run does not have what the figure needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+Summary = dict[str, Any]
+Figure = Callable[[Summary, str], float | None]
+#: The platform without which nothing is compared.
+BASELINE = "native"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The summaries of stored runs, and of the benchmarks that store one JSON file per run."""
+
+    lab: list[Summary]
+    benchmarks: Path | None = None
+
+    @classmethod
+    def below(cls, folder: Path, benchmarks: Path | None = None) -> Runs:
+        """The runs of a folder that show something: those of `smoke` only show that the code
+        works."""
+        found = []
+        for path in sorted(folder.glob("*/summary.json")):
+            summary = json.loads(path.read_text())
+            if summary["table"] and summary["profile"] != "smoke":
+                found.append({**summary, "folder": path.parent.name})
+        return cls(found, benchmarks)
+
+    def newest(self, experiment: str, runtime: str | None = None) -> Summary | None:
+        """The newest run of an experiment; of a benchmark if the name begins with `bench-`."""
+        if experiment.startswith("bench-"):
+            return self._benchmark(experiment.removeprefix("bench-"))
+        found = [
+            run
+            for run in self.lab
+            if run["experiment"] == experiment
+            and (runtime is None or run.get("runtime", "python") == runtime)
+        ]
+        return max(found, key=lambda run: str(run["at"]), default=None)
+
+    def _benchmark(self, name: str) -> Summary | None:
+        if self.benchmarks is None:
+            return None
+        paths = sorted(self.benchmarks.glob(f"{name}-20*.json"))
+        if not paths:
+            return None
+        found: Summary = json.loads(paths[-1].read_text())
+        return {**found, "folder": paths[-1].name}
+
+
+def short(platform: str) -> str:
+    """The name of a platform without its protocol."""
+    return platform.removesuffix(", HTTP")
+
+
+def cell(run: Summary, platform: str, column: str, **where: object) -> float | None:
+    """A number of the one row that belongs to a platform and has these values."""
+    rows = [
+        row
+        for row in run["table"]
+        if short(row.get("platform", row.get("policy", ""))) == platform
+        and all(row.get(key) == value for key, value in where.items())
+    ]
+    value = rows[0].get(column) if len(rows) == 1 else None
+    return None if value is None else float(value)
+
+
+def value(column: str, factor: float = 1.0, **where: object) -> Figure:
+    """A number of the run's table."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        found = cell(run, platform, column, **where)
+        return None if found is None else found * factor
+
+    return of
+
+
+def ratio(column: str, over: str = BASELINE, **where: object) -> Figure:
+    """A number divided by that of another platform in the same run."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        own, base = cell(run, platform, column, **where), cell(run, over, column, **where)
+        return own / base if own is not None and base else None
+
+    return of
+
+
+def worst(column: str, over: str = BASELINE, key: str = "clients") -> Figure:
+    """The smallest of such ratios over all levels."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        levels = {row[key] for row in run["table"] if short(row["platform"]) == platform}
+        found = [ratio(column, over, **{key: level})(run, platform) for level in levels]
+        known = [one for one in found if one is not None]
+        return min(known) if known and len(known) == len(levels) else None
+
+    return of
+
+
+def at_most_clients(column: str, over: str = BASELINE) -> Figure:
+    """The ratio at the largest number of clients of the run."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        most = max(row["clients"] for row in run["table"])
+        return ratio(column, over, clients=most)(run, platform)
+
+    return of
+
+
+def within(ours: str, over: str, column: str = "rate", **where: object) -> Figure:
+    """Two rows of the same platform, whose names begin with the platform's unless it is mote."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        head = "" if platform == "mote" else f"{platform}, "
+        own = cell(run, head + ours, column, **where)
+        base = cell(run, head + over, column, **where)
+        return own / base if own is not None and base else None
+
+    return of
+
+
+def mean_of_functions(column: str) -> Figure:
+    """The mean over the functions of a run."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        rows = [row for row in run["table"] if row["platform"] == platform]
+        known = [float(row[column]) for row in rows if row.get(column) is not None]
+        return fmean(known) if known and len(known) == len(rows) else None
+
+    return of
+
+
+def share_of_functions(column: str, least: float, over: str = BASELINE) -> Figure:
+    """The share of the functions whose ratio to the baseline is at least this much."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        names = sorted({row["function"] for row in run["table"]})
+        found = [ratio(column, over, function=name)(run, platform) for name in names]
+        known = [one for one in found if one is not None]
+        return sum(one >= least for one in known) / len(known) if known else None
+
+    return of
+
+
+def least_of(functions: tuple[str, ...], column: str) -> Figure:
+    """The smallest number of a column over some functions."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        found = [cell(run, platform, column, function=name) for name in functions]
+        known = [one for one in found if one is not None]
+        return min(known) if len(known) == len(functions) else None
+
+    return of
+
+
+def growth(key: str, column: str = "rate") -> Figure:
+    """The best number of a column divided by that of the row with the smallest key."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        rows = [row for row in run["table"] if row["platform"] == platform]
+        if not rows:
+            return None
+        rows.sort(key=lambda row: float(row[key]))
+        return max(float(row[column]) for row in rows) / float(rows[0][column])
+
+    return of
+
+
+def served_share(run: Summary, policy: str) -> float | None:
+    """The share of the offered calls that were answered."""
+    answered, offered = cell(run, policy, "answered"), cell(run, policy, "offered")
+    return answered / offered if answered is not None and offered else None
+
+
+def bytes_of(way: str, over: str) -> Figure:
+    """Bytes of a further call, compared with another protocol, in a result of bench-wire."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        by_way = {row["way"]: float(row["further_bytes"]) for row in run["rows"]}
+        if platform != "mote" or way not in by_way or over not in by_way:
+            return None
+        return by_way[way] / by_way[over]
+
+    return of
