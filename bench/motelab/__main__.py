@@ -262,7 +262,7 @@ def evidence(args: argparse.Namespace) -> int:
         return 0
     from motelab.evidence.repeat import repeat
 
-    return repeat(args.results / "evidence", stored, dict(args.peer or ()))
+    return repeat(args.results / "evidence", stored, dict(args.peer or ()), args.minutes)
 
 
 def peer(text: str) -> tuple[str, Path]:
@@ -323,6 +323,12 @@ def parser() -> argparse.ArgumentParser:
     verb.set_defaults(call=report)
     verb = verbs.add_parser("evidence", help="repeat docs/evidence.md in a short form")
     verb.add_argument("--page", action="store_true", help="write the page from the stored runs")
+    verb.add_argument(
+        "--minutes",
+        type=float,
+        default=20.0,
+        help="skip what would take longer altogether [default: %(default)s]",
+    )
     add_peers(verb)
     verb.set_defaults(call=evidence)
     verb = verbs.add_parser("publish", help="copy runs into bench/results/lab")

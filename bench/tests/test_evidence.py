@@ -106,9 +106,11 @@ def test_a_claim_that_no_longer_holds_fails_the_repetition(capsys) -> None:
 
 
 def test_the_repetition_runs_what_the_page_needs() -> None:
-    planned = {name for name, _, _ in repeat.plan({})}
+    planned = {step.experiment for step in repeat.plan([])}
     needed = {one.experiment for one in CLAIMS if one.experiment} - {"bench-wire"}
     assert planned == needed
-    for _, _, targets in repeat.plan(dict.fromkeys(PLANES)):
-        assert set(targets) <= set(TARGETS)
+    steps = repeat.plan(PLANES)
+    for step in steps:
+        assert set(step.targets) <= set(TARGETS)
+    assert sum(step.seconds for step in steps) < 20 * 60
     assert set(REASONS) <= {*PEERS, *PLANES, figures.BASELINE}

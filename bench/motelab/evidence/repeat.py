@@ -6,77 +6,103 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from motelab.catalog import BRIEF, PEERS
+from motelab.catalog import BRIEF, PEERS, named
 from motelab.evidence import page
+from motelab.evidence.claims import BOUND
 from motelab.evidence.figures import Runs
 from motelab.experiments import EXPERIMENTS
 from motelab.processes import Failed
 
-#: Longest time of everything. An experiment that would begin later is skipped and named.
-SECONDS_MAX = 20 * 60
 #: Servers in Python cannot run JavaScript, and the others cannot run Python.
 PYTHON_PEERS = ("uvicorn", "granian")
 FIRST = ("mote", "native")
+#: Workloads of a few milliseconds to a second without packages that take long to install.
+QUICK = ("float-operation", "pyaes", "chameleon", "gzip-compression", "dd", "random-disk-io")
 
 
-def plan(folders: dict[str, Path]) -> list[tuple[str, str | None, list[str]]]:
-    """The experiments with their language and targets; the most telling ones first."""
+@dataclass(frozen=True)
+class Step:
+    """A run behind the page."""
+
+    experiment: str
+    targets: Sequence[str]
+    #: How long it takes on two cores.
+    seconds: float
+    runtime: str | None = None
+    only: Sequence[str] = ()
+
+
+def plan(planes: Collection[str]) -> list[Step]:
+    """The runs, the most telling ones first."""
     servers = [name for name in PEERS if name not in (*PYTHON_PEERS, "runc")]
-    planes = [name for name in folders if name != "classic-watchdog"]
-    every = [*FIRST, *servers, *planes]
-    watchdogs = [name for name in folders if name.endswith("watchdog")]
+    # The classic watchdog starts a program for each call, which is compared in process-modes.
+    every = [*FIRST, *servers, *(name for name in planes if name != "classic-watchdog")]
+    watchdogs = [name for name in planes if name.endswith("watchdog")]
     return [
-        ("closed-sweep", None, every),
-        ("latency-breakdown", None, ["mote"]),
-        ("process-modes", None, ["mote", *watchdogs]),
-        ("hello-sweep", None, every),
-        ("hello-sweep", "python", [*FIRST, *PYTHON_PEERS]),
-        ("http-sweep", None, every),
-        ("scale-workload-steady", None, ["mote"]),
-        ("scale-resource", None, ["mote"]),
-        ("low-concurrency-high-rate", None, ["mote"]),
-        ("keepalive-balance", None, ["mote"]),
-        ("dropped-demand", None, ["mote"]),
-        ("export-modes", None, list(FIRST)),
-        ("workers-sweep", None, list(FIRST)),
-        ("scale-workload-bursty", None, ["mote"]),
-        ("http-sizes", None, [*FIRST, *servers]),
-        ("native-scaling", None, ["mote"]),
-        ("cold-start", None, [*FIRST, "runc"]),
-        ("serial", None, list(FIRST)),
-        ("parallel-20", None, list(FIRST)),
+        Step("closed-sweep", every, 10 + 5 * len(every)),
+        Step("latency-breakdown", ["mote"], 10),
+        Step("hello-sweep", every, 10 + 7 * len(every)),
+        Step("http-sweep", every, 10 + 7 * len(every)),
+        Step("process-modes", ["mote", *watchdogs], 30 + 10 * len(watchdogs)),
+        Step("hello-sweep", [*FIRST, *PYTHON_PEERS], 30, "python"),
+        Step("scale-workload-steady", ["mote"], 40),
+        Step("scale-resource", ["mote"], 30),
+        Step("low-concurrency-high-rate", ["mote"], 30),
+        Step("keepalive-balance", ["mote"], 30),
+        Step("dropped-demand", ["mote"], 40),
+        Step("export-modes", FIRST, 40),
+        Step("cold-start", [*FIRST, "runc"], 100, only=QUICK),
+        Step("serial", FIRST, 80, only=QUICK),
+        Step("parallel-20", FIRST, 90, only=BOUND),
+        Step("workers-sweep", FIRST, 30),
+        Step("http-sizes", [*FIRST, *servers], 30),
+        Step("scale-workload-bursty", ["mote"], 50),
+        Step("native-scaling", ["mote"], 130),
     ]
 
 
-def repeat(into: Path, stored: Runs, folders: dict[str, Path]) -> int:
+def repeat(into: Path, stored: Runs, folders: dict[str, Path], minutes: float) -> int:
     """Runs the plan, writes the page and compares the verdicts; 1 if a verdict is worse."""
-    from motelab.__main__ import run_one
-    from motelab.session import Lab
-
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
-    end, skipped = time.monotonic() + SECONDS_MAX, []
-    for name, runtime, targets in plan(folders):
+    end, skipped = time.monotonic() + minutes * 60, []
+    for step in plan(folders):
         left = end - time.monotonic()
-        if left <= 0:
-            skipped.append(f"{name}: the {SECONDS_MAX // 60} minutes are over")
+        if left < step.seconds:
+            skipped.append(
+                f"{step.experiment}: it takes {step.seconds:.0f} s, {left:.0f} s are left"
+            )
             continue
-        print(f"{name} ({', '.join(targets)}), {left / 60:.0f} minutes left", flush=True)
-        language = runtime or EXPERIMENTS[name].runtime
-        try:
-            with Lab(BRIEF, targets, runtime=language, peers=folders, quiet=True) as lab:
-                missing = run_one(lab, EXPERIMENTS[name], into).summary["missing"]
-        except Failed as why:
-            missing = [str(why)]
-        skipped += [f"{name}: {line}" for line in missing]
+        print(
+            f"{step.experiment} ({', '.join(step.targets)}), {left / 60:.0f} min left", flush=True
+        )
+        skipped += [f"{step.experiment}: {line}" for line in _run(step, into, folders)]
     now = Runs.below(into, stored.benchmarks)
     (into / "evidence.md").write_text(page.page(now))
     for line in skipped:
         print(f"SKIPPED {line}")
     print(into / "evidence.md")
     return compare(page.verdicts(stored), page.verdicts(now))
+
+
+def _run(step: Step, into: Path, folders: dict[str, Path]) -> list[str]:
+    """Makes a run, and returns what was missing in it."""
+    from motelab.__main__ import run_one
+    from motelab.session import Lab
+
+    language = step.runtime or EXPERIMENTS[step.experiment].runtime
+    only = named(list(step.only)) or None
+    try:
+        with Lab(BRIEF, list(step.targets), None, only, language, folders, quiet=True) as lab:
+            missing: list[str] = run_one(lab, EXPERIMENTS[step.experiment], into).summary["missing"]
+    except Failed as why:
+        # One run that fails must not cost the others.
+        return [str(why)]
+    return missing
 
 
 def compare(before: dict[str, str], now: dict[str, str]) -> int:
