@@ -7,6 +7,7 @@ the run does not have what the figure needs.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +176,19 @@ def growth(key: str, column: str = "rate") -> Figure:
         return max(float(row[column]) for row in rows) / float(rows[0][column])
 
     return of
+
+
+def time_to_ten(run: Summary, policy: str) -> float | None:
+    """Seconds until 10 instances were ready; infinite if they never were."""
+    if cell(run, policy, "peak") is None:
+        return None
+    found = cell(run, policy, "time_to_10_s")
+    return math.inf if found is None else found
+
+
+def peak_after_refusals(run: Summary, policy: str) -> float | None:
+    """The most instances of a run in which calls were refused."""
+    return cell(run, policy, "peak") if cell(run, policy, "refused_or_failed") else None
 
 
 def served_share(run: Summary, policy: str) -> float | None:

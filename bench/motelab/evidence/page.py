@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -79,6 +80,8 @@ def _peer_of(name: str) -> str:
 
 def number(value: float) -> str:
     """Three digits, as people write them."""
+    if math.isinf(value):
+        return "never"
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= 0.01 or value == 0 else f"{value:.4f}"
@@ -137,11 +140,11 @@ def row(one: Judged) -> str:
         cells = [_claim(claim), theirs(claim), "", "", f"{NOT_RUN}: {why}", ""]
         return "| " + " | ".join(cells) + " |"
     assert claim.rule is not None
-    unit = f" {claim.unit}" if claim.unit else ""
+    unit = f" {claim.unit}" if claim.unit and not math.isinf(one.ours) else ""
     sign = "≥" if claim.rule[0] == "least" else "≤"
     ours = f"**{number(one.ours)}{unit}** {claim.what}"
     told = [
-        f"{'*ahead:* ' if name in one.ahead else ''}{name} {number(value)}"
+        f"{'*ahead:* ' if name in one.ahead else ''}{_shown(name, one)} {number(value)}"
         for name, value in one.peers.items()
     ]
     whys = dict.fromkeys(_reason(name) for name in one.ahead)
@@ -153,6 +156,12 @@ def row(one: Judged) -> str:
         verdict += f"; {claim.note}"
     cells = [_claim(claim), theirs(claim), ours, peers, verdict, command(claim, one.run)]
     return "| " + " | ".join(cells) + " |"
+
+
+def _shown(name: str, one: Judged) -> str:
+    """A platform by its name; what else a run compares are scaling rules of mote."""
+    is_rule = one.run is not None and any(name == row.get("policy") for row in one.run["table"])
+    return f"rule `{name}`" if is_rule else name
 
 
 def _claim(claim: Claim) -> str:

@@ -130,7 +130,8 @@ CASES: dict[str, Case] = {
     ),
     "dropped-demand": Case(
         "float-operation",
-        {"number": "100000"},
+        # A call takes a quarter of a second, so that all of the ramp exceeds two processors.
+        {"number": "1000000"},
         {"auto": AUTO, "rps 10": RATE},
         (
             [Step(rate, rate, 3) for rate in range(10, 101, 10)],

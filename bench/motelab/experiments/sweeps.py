@@ -4,8 +4,9 @@ call."""
 from __future__ import annotations
 
 import statistics as plain
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def closed_sweep(lab: Lab) -> Outcome:
     """This many clients, each of which sends its next request after an answer; an answer within a
     second is a success."""
     levels = lab.pick([1, 4], [1, 4, 16, 64], [1, 4, 16, 64, 256, 1024])
-    operations, repeats = lab.pick(20, 100, 500), lab.pick(1, 3, 3, brief=1)
+    operations, repeats = lab.pick(20, 500, 500, brief=200), lab.pick(1, 5, 3, brief=3)
     missing: list[str] = []
     deployment = Deployment(lab, missing)
     contestants, functions = _contestants(lab, deployment, workloads()["sieve"], missing)
@@ -333,27 +334,25 @@ WATCHDOG_MODES = {"of-watchdog": ("http", *STREAMS), "classic-watchdog": ("per r
 
 def process_modes(lab: Lab) -> Outcome:
     """Compares a process that is kept with a process per request: handlers, programs, and programs
-    under the contract of of-watchdog's modes; on of-watchdog too, if it is a target."""
+    under the contract of of-watchdog's modes; on of-watchdog too, if it is a target.
+
+    Each way has its platform to itself. A node gives functions that compute for long less of the
+    processor while another function works, and two of-watchdogs want the same port.
+    """
     missing: list[str] = []
     outcomes = []
     for target in lab.targets:
         if isinstance(target, Mote):
             ways = _modes_of_mote(lab, target)
-            outcomes.append(
-                _contest(lab, [(name, kept, of.url) for name, kept, of in ways], "kept")
-            )
-            _remove([(target, function) for _, _, function in ways])
         elif target.name in WATCHDOG_MODES:
-            # Two of-watchdogs cannot run at once: both want the same port for their metrics.
-            for mode in WATCHDOG_MODES[target.name]:
-                wish = replace(node_wish(), env={"mode": mode})
-                function, _ = lab.deploy(target, workloads()["hello"], wish)
-                is_kept = mode == "http"
-                name = f"{target.name}, {'kept' if is_kept else mode}, Node"
-                outcomes.append(_contest(lab, [(name, float(is_kept), function.url)], "kept"))
-                target.remove(function)
+            ways = _modes_of_watchdog(lab, target)
         else:
             missing.append(f"{target.name} runs no program per request")
+            continue
+        for name, is_kept, deploy in ways:
+            function = deploy()
+            outcomes.append(_contest(lab, [(name, float(is_kept), function.url)], "kept"))
+            target.remove(function)
         lab.say(target.name)
     if not outcomes:
         return nothing(missing)
@@ -370,26 +369,45 @@ def _joined(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _modes_of_mote(lab: Lab, target: Mote) -> list[tuple[str, float, Function]]:
-    kept = {
-        "kept, Node": node_wish(),
-        "kept, Python": Wish(instances_min=1, scale={"queue": QUEUE}),
-    }
-    found: list[tuple[str, float, Function]] = []
-    for name, wish in kept.items():
-        function, _ = lab.deploy(target, workloads()["hello"], wish)
-        found.append((name, 1.0, function))
-    node = ["node", "program.mjs"]
-    for name, command in {
-        "per request, shell": ["sh", "-c", "printf hello"],
-        "per request, Python": ["python3", "-SE", "-c", "print('hello', end='')"],
-        "per request, Node": node,
-    }.items():
-        found.append((name, 0.0, _program(target, name, command)))
-    for mode in STREAMS:
-        name = f"{mode}, Node"
-        found.append((name, 0.0, _program(target, name, node, mode)))
-    return found
+#: The name of a way, whether its process is kept, and what deploys it.
+Way = tuple[str, bool, Callable[[], Function]]
+
+
+def _modes_of_mote(lab: Lab, target: Mote) -> list[Way]:
+    hello, node = workloads()["hello"], ["node", "program.mjs"]
+    python = Wish(instances_min=1, scale={"queue": QUEUE})
+    ways: list[Way] = [
+        ("kept, Node", True, lambda: lab.deploy(target, hello, node_wish())[0]),
+        ("kept, Python", True, lambda: lab.deploy(target, hello, python)[0]),
+    ]
+    programs: list[tuple[str, list[str], str | None]] = [
+        ("per request, shell", ["sh", "-c", "printf hello"], None),
+        ("per request, Python", ["python3", "-SE", "-c", "print('hello', end='')"], None),
+        ("per request, Node", node, None),
+        *((f"{mode}, Node", node, mode) for mode in STREAMS),
+    ]
+    return [
+        *ways,
+        *(
+            (name, False, partial(_program, target, name, command, mode))
+            for name, command, mode in programs
+        ),
+    ]
+
+
+def _modes_of_watchdog(lab: Lab, target: Target) -> list[Way]:
+    def deploy(mode: str) -> Function:
+        wish = replace(node_wish(), env={"mode": mode})
+        return lab.deploy(target, workloads()["hello"], wish)[0]
+
+    return [
+        (
+            f"{target.name}, {'kept' if mode == 'http' else mode}, Node",
+            mode == "http",
+            partial(deploy, mode),
+        )
+        for mode in WATCHDOG_MODES[target.name]
+    ]
 
 
 def _program(target: Mote, title: str, command: list[str], mode: str | None = None) -> Function:
