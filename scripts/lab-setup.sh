@@ -63,8 +63,8 @@ if wants peers; then
     )
     rm "$servers/wanted.json"
   fi
-  for tool in go runc; do
-    command -v "$tool" >/dev/null || say "$tool is not installed: the lab skips the target $tool"
+  for tool in go runc dockerd; do
+    command -v "$tool" >/dev/null || say "$tool is not installed: the lab skips the target ${tool%d}"
   done
 fi
 

@@ -20,7 +20,7 @@ BRIEF = "brief"
 #: Targets on a cluster, and all targets.
 CLUSTERS = ("mote-cluster", "kubernetes", "kubernetes-hpa")
 #: Peers that the lab can install, and those whose folder a user names; `peers` has their classes.
-PEERS = ("deno", "bun", "workerd", "uvicorn", "granian", "go", "runc")
+PEERS = ("deno", "bun", "workerd", "uvicorn", "granian", "go", "runc", "docker")
 PLANES = ("openwhisk", "fission", "nuclio", "of-watchdog", "classic-watchdog", "tinyfaas")
 TARGETS = ("mote", "native", "openfaas", "http", *CLUSTERS, *PEERS, *PLANES)
 

@@ -16,6 +16,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import tarfile
+import tempfile
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -251,8 +253,7 @@ class Runc(Native):
         if shutil.which("runc") is None or os.geteuid() != 0:
             raise NotInstalled("runc needs root and the program runc: apt-get install runc")
         bundle = into / "bundle"
-        for inside in ("proc", "dev", "dev/shm", "tmp"):
-            (bundle / "rootfs" / inside).mkdir(parents=True, exist_ok=True)
+        self._root(into, bundle / "rootfs")
         (bundle / "config.json").write_text(json.dumps(self._config(into, runtime, env)))
         command = ["runc", "run", "--bundle", str(bundle)]
         return [Program([*command, self._id(into)], log)]
@@ -269,18 +270,33 @@ class Runc(Native):
         )
         super().stop(programs, into)
 
+    def _folders(self, into: Path) -> list[Path]:
+        """The folders of the machine that the container sees."""
+        folders = {Path("/usr"), Path("/etc"), into}
+        folders |= {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()} - {Path("/usr")}
+        return sorted(folders)
+
+    def _root(self, into: Path, root: Path) -> None:
+        """Writes the root of the container: empty folders, and the links of the machine's root."""
+        for folder in (*(Path("/", name) for name in ("proc", "dev", "tmp")), *self._folders(into)):
+            (root / str(folder).strip("/")).mkdir(parents=True, exist_ok=True)
+        for link in ("bin", "lib", "lib64"):
+            if Path("/", link).is_symlink() and not (root / link).is_symlink():
+                (root / link).symlink_to(Path("/", link).readlink())
+
+    def _command(self, runtime: str) -> list[str]:
+        command = list(self.commands[runtime])
+        command[0] = os.path.normpath(shutil.which(command[0]) or command[0])
+        return command
+
     def _config(self, into: Path, runtime: str, env: Mapping[str, str]) -> dict[str, object]:
-        root = into / "bundle" / "rootfs"
         mounts: list[dict[str, object]] = [
             {"destination": "/proc", "type": "proc", "source": "proc"},
             {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
             {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
             {"destination": "/dev/shm", "type": "tmpfs", "source": "tmpfs"},
         ]
-        folders = {Path("/usr"), Path("/etc"), into}
-        folders |= {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()} - {Path("/usr")}
-        for folder in sorted(folders):
-            (root / str(folder).strip("/")).mkdir(parents=True, exist_ok=True)
+        for folder in self._folders(into):
             mounts.append(
                 {
                     "destination": str(folder),
@@ -289,16 +305,11 @@ class Runc(Native):
                     "options": ["bind", "ro"],
                 }
             )
-        for link in ("bin", "lib", "lib64"):
-            if Path("/", link).is_symlink() and not (root / link).is_symlink():
-                (root / link).symlink_to(Path("/", link).readlink())
-        command = list(self.commands[runtime])
-        command[0] = os.path.normpath(shutil.which(command[0]) or command[0])
         kinds = ("pid", "mount", "ipc", "uts")
         return {
             "ociVersion": "1.0.0",
             "process": {
-                "args": command,
+                "args": self._command(runtime),
                 "cwd": str(into),
                 "noNewPrivileges": True,
                 "user": {"uid": 0, "gid": 0},
@@ -310,6 +321,82 @@ class Runc(Native):
                 "namespaces": [{"type": kind} for kind in kinds],
             },
         }
+
+
+class Docker(Runc):
+    """A container of Docker per function, started for a call and removed afterwards, by a daemon of
+    the lab. Its image is an empty root; the machine's files are mounted."""
+
+    name = "docker"
+    IMAGE = "lab:1"
+
+    def __init__(self, services: Services, work: Path, logs: Path) -> None:
+        super().__init__(services, work, logs)
+        self.daemon: Program | None = None
+        self.folder = Path(tempfile.mkdtemp(prefix="lab-docker-"))
+
+    def version(self) -> str:
+        """The version of the daemon."""
+        return said(["dockerd", "--version"])
+
+    def note(self) -> str:
+        """What is not compared."""
+        return "a container on the machine's network, whose image is on the machine and empty"
+
+    def _docker(self, *args: str) -> list[str]:
+        return ["docker", "--host", f"unix://{self.folder}/docker.sock", *args]
+
+    def _answers(self) -> bool:
+        if self.daemon is not None and self.daemon.process.poll() is not None:
+            raise NotInstalled("dockerd does not run here; the log docker.log says why")
+        done = subprocess.run(self._docker("version"), capture_output=True, check=False)
+        return done.returncode == 0
+
+    def _start_daemon(self, into: Path) -> None:
+        if shutil.which("dockerd") is None or os.geteuid() != 0:
+            raise NotInstalled("docker needs root and the program dockerd")
+        command = ["dockerd", "--host", f"unix://{self.folder}/docker.sock", "--bridge", "none"]
+        command += ["--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
+        command += ["--pidfile", f"{self.folder}/docker.pid", "--iptables=false"]
+        self.daemon = Program(command, self.logs / "docker.log", is_logged=True)
+        wait_for("dockerd", READY_S_MAX, self._answers, 0.2)
+        self._root(into, self.folder / "root")
+        archive = self.folder / "root.tar"
+        with tarfile.open(archive, "w") as tar:
+            tar.add(self.folder / "root", ".")
+        command = self._docker("import", str(archive), self.IMAGE)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Failed(f"docker import failed: {done.stderr.strip()}")
+
+    def programs(self, into: Path, runtime: str, env: dict[str, str], log: Path) -> list[Program]:
+        """Runs the native server in a container."""
+        if self.daemon is None:
+            self._start_daemon(into)
+        run = ["run", "--rm", "--name", self._id(into), "--network", "host", "--workdir", str(into)]
+        for folder in self._folders(into):
+            run += ["--volume", f"{folder}:{folder}:ro"]
+        for name, value in env.items():
+            run += ["--env", f"{name}={value}"]
+        command = self._docker(*run, self.IMAGE, *self._command(runtime))
+        return [Program(command, log, is_logged=True)]
+
+    def stop(self, programs: Sequence[Program], into: Path) -> None:
+        """Removes the container."""
+        command = self._docker("rm", "--force", self._id(into))
+        subprocess.run(command, capture_output=True, check=False)
+        Native.stop(self, programs, into)
+
+    def close(self) -> None:
+        """Ends the containers and the daemon."""
+        super().close()
+        if self.daemon is not None:
+            self.daemon.stop()
+            self.daemon = None
+            # The daemon leaves this mount behind.
+            names = str(self.folder / "exec" / "netns" / "default")
+            subprocess.run(["umount", names], capture_output=True, check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Plane(Peer):
@@ -591,7 +678,7 @@ class TinyFaas(Plane):
 
 #: What the lab can start by itself once it is installed.
 INSTALLED: dict[str, type[Native]] = {
-    one.name: one for one in (Deno, Bun, Workerd, Uvicorn, Granian, Go, Runc)
+    one.name: one for one in (Deno, Bun, Workerd, Uvicorn, Granian, Go, Runc, Docker)
 }
 #: What needs `--peer NAME=FOLDER`.
 PLANES: dict[str, type[Plane]] = {

@@ -30,8 +30,9 @@ mpl.rcParams.update(
     }
 )
 
-#: Okabe and Ito's.
+#: Okabe and Ito's, and Tol's muted ones for runs with many platforms.
 CYCLE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
+CYCLE += ["#882255", "#44AA99", "#999933", "#332288", "#AA4499", "#117733"]
 #: Numbers of the papers: measured elsewhere, so never in a colour of ours.
 STUDY = {"kubespray": "#bbbbbb", "k3s": "#999999", "microk8s": "#777777"}
 

@@ -74,5 +74,5 @@ def test_the_folder_of_a_peer_must_exist(tmp_path: Path) -> None:
 def test_many_targets_have_a_short_name() -> None:
     assert shortened(["mote", "native"]) == "mote-native"
     names = ["mote", "native", *PEERS, *PLANES]
-    assert shortened(names).startswith("mote-native-and-13-others-")
+    assert shortened(names).startswith("mote-native-and-14-others-")
     assert shortened(names) != shortened([*names[:-1], "http"])

@@ -418,6 +418,7 @@ REASONS: dict[str, str] = {
     "uvicorn": "no sandbox, queue or limits: one process",
     "granian": "no sandbox, queue or limits: HTTP in native code, one process",
     "runc": "no preparation besides namespaces",
+    "docker": "the image is empty and on the machine",
     "nuclio": "one worker, so calls wait outside the function",
     "of-watchdog": "its kept server is slower, or its programs start outside a sandbox",
 }

@@ -19,7 +19,7 @@ from motelab.processes import Failed
 
 #: Servers in Python cannot run JavaScript, and the others cannot run Python.
 PYTHON_PEERS = ("uvicorn", "granian")
-FIRST = ("mote", "native")
+FIRST, CONTAINERS = ("mote", "native"), ("runc", "docker")
 #: Workloads of a few milliseconds to a second without packages that take long to install.
 QUICK = ("float-operation", "pyaes", "chameleon", "gzip-compression", "dd", "random-disk-io")
 
@@ -38,7 +38,7 @@ class Step:
 
 def plan(planes: Collection[str]) -> list[Step]:
     """The runs, the most telling ones first."""
-    servers = [name for name in PEERS if name not in (*PYTHON_PEERS, "runc")]
+    servers = [name for name in PEERS if name not in (*PYTHON_PEERS, *CONTAINERS)]
     # The classic watchdog starts a program for each call, which is compared in process-modes.
     every = [*FIRST, *servers, *(name for name in planes if name != "classic-watchdog")]
     watchdogs = [name for name in planes if name.endswith("watchdog")]
@@ -55,7 +55,7 @@ def plan(planes: Collection[str]) -> list[Step]:
         Step("keepalive-balance", ["mote"], 30),
         Step("dropped-demand", ["mote"], 40),
         Step("export-modes", FIRST, 40),
-        Step("cold-start", [*FIRST, "runc"], 100, only=QUICK),
+        Step("cold-start", [*FIRST, *CONTAINERS], 130, only=QUICK),
         Step("serial", FIRST, 80, only=QUICK),
         Step("parallel-20", FIRST, 90, only=BOUND),
         Step("workers-sweep", FIRST, 30),
