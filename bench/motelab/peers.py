@@ -40,6 +40,10 @@ class NotInstalled(NotOffered):
     """A peer is not on this machine; the text says how to get it."""
 
 
+class PortInUse(NotOffered):
+    """Another program uses the port that a peer needs."""
+
+
 def said(command: Sequence[str | Path], cwd: Path | None = None) -> str:
     """The first line that a program prints, or nothing if it cannot be run."""
     try:
@@ -427,7 +431,7 @@ class Plane(Peer):
         if not self.fixed_port:
             return free_port()
         if is_listening(self.fixed_port):
-            raise NotOffered(f"{self.name} needs port {self.fixed_port}, which is in use")
+            raise PortInUse(f"{self.name} needs port {self.fixed_port}, which is in use")
         return self.fixed_port
 
     def programs(self, into: Path, runtime: str, env: dict[str, str], log: Path) -> list[Program]:
@@ -577,7 +581,7 @@ class OfWatchdog(Plane):
     def port(self) -> int:
         """A free port, unless another watchdog runs."""
         if is_listening(self.METRICS):
-            raise NotOffered(f"{self.name} needs port {self.METRICS}, which is in use")
+            raise PortInUse(f"{self.name} needs port {self.METRICS}, which is in use")
         return super().port()
 
     def prepare(self, into: Path, env: dict[str, str], port: int) -> list[str]:

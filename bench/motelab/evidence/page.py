@@ -50,7 +50,9 @@ def judge(claim: Claim, runs: Runs) -> Judged:
     peers = {}
     for name in _platforms(run):
         found = claim.figure(run, name)
-        if found is not None and name not in (claim.ours, BASELINE, f"{BASELINE}, HTTP"):
+        # Ratios compare with the baseline, whose own is 1.
+        is_baseline = name == BASELINE and found == 1
+        if found is not None and name != claim.ours and not is_baseline:
             peers[name] = found
     if ours is None:
         return Judged(claim, run, None, peers, NOT_RUN, [])
@@ -97,6 +99,8 @@ def command(claim: Claim, run: Summary | None) -> str:
     parts += ["--target", ",".join(run["targets"])]
     if claim.runtime:
         parts += ["--runtime", claim.runtime]
+    if set(run["targets"]) & set(PLANES):
+        parts.append("--peer …")
     return f"`{' '.join(parts)}`"
 
 
