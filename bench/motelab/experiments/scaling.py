@@ -281,6 +281,8 @@ def live(lab: Lab, name: str, targets: Sequence[Target], missing: Sequence[str] 
             tables[key].append(frame.assign(policy=policy))
         samples, rows = found["samples"], found["rows"]
         entry = _live_entry(policy, samples, rows, steps)
+        if case.shares:
+            entry["least_share"] = _least_share(found["served"])
         table.append(entry)
     if not table:
         return nothing(missing)
@@ -291,6 +293,12 @@ def live(lab: Lab, name: str, targets: Sequence[Target], missing: Sequence[str] 
     }
     head = {"table": table, "clock": "live", "axis": case.axis, "shares": case.shares}
     return Outcome(joined, head, missing)
+
+
+def _least_share(served: Any) -> float:
+    """The calls of the instance that answered the fewest, over the mean of the instances."""
+    calls = served.groupby("instance").served.max()
+    return float(calls.min() / calls.mean())
 
 
 def _live_entry(policy: str, samples: Any, rows: Any, steps: list[Step]) -> dict[str, Any]:
