@@ -290,7 +290,10 @@ class Runc(Native):
 
     def _command(self, runtime: str) -> list[str]:
         command = list(self.commands[runtime])
-        command[0] = os.path.normpath(shutil.which(command[0]) or command[0])
+        program = Path(shutil.which(command[0]) or command[0])
+        # The container sees folders by their real names; that of the program itself may be a link
+        # that leads out of an environment of Python.
+        command[0] = str(program.parent.resolve() / program.name)
         return command
 
     def _config(self, into: Path, runtime: str, env: Mapping[str, str]) -> dict[str, object]:
