@@ -197,6 +197,17 @@ def served_share(run: Summary, policy: str) -> float | None:
     return answered / offered if answered is not None and offered else None
 
 
+def least_warm(*names: str) -> Figure:
+    """The smallest ratio of some rows in a result of bench-warm."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        by_name = {row["name"]: float(row["value"]) for row in run["rows"]}
+        known = [by_name[name] for name in names if name in by_name]
+        return min(known) if platform == "mote" and len(known) == len(names) else None
+
+    return of
+
+
 def bytes_of(way: str, over: str) -> Figure:
     """Bytes of a further call, compared with another protocol, in a result of bench-wire."""
 

@@ -120,7 +120,11 @@ def figures_of(claim: Claim) -> list[dict[str, str]]:
         for one in _stated()
         if one["paper"] == claim.paper
         and one["what"] in claim.theirs
-        and (claim.experiment is None or one["experiment"] in (claim.experiment, "related"))
+        and (
+            claim.experiment is None
+            or claim.experiment.startswith("bench-")
+            or one["experiment"] in (claim.experiment, "related")
+        )
         and (not claim.systems or one["system"] in claim.systems)
     ]
 
