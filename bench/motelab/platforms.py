@@ -99,6 +99,10 @@ class Target(ABC):
             if offer not in self.offers:
                 raise NotOffered(f"{self.name} does not support `{offer}`")
 
+    def settle(self) -> None:
+        """Waits until functions that were removed no longer affect the next one."""
+        return
+
     def close(self) -> None:
         """Ends what the target started, if anything."""
         return
@@ -159,6 +163,9 @@ class Mote(Deployed):
     offers = frozenset({"zero", "instances", "phases", "coap", "processes", "policies", "programs"})
     #: Of the names of its functions, where two targets share a platform.
     ending = ""
+    #: How long a function that was called counts as a neighbour. Until then, a node runs long work
+    #: of other functions in the background (docs/decisions/0009-neighbours.md).
+    NEIGHBOUR_S = 10.0
 
     def __init__(
         self, node: Node | Controller, services: Services, work: Path, contract: str = "mote"
@@ -168,6 +175,7 @@ class Mote(Deployed):
         self.name = contract
         loops = Path("/dev/loop-control").exists()
         self.has_disk = isinstance(node, Node) and os.geteuid() == 0 and loops
+        self.removed_at = -self.NEIGHBOUR_S
 
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
         """Assembles and deploys the workload; the node installs packages, once per list."""
@@ -207,6 +215,11 @@ class Mote(Deployed):
     def remove(self, function: Function) -> None:
         """Removes the function."""
         self.node.mote("remove", function.name, "--yes")
+        self.removed_at = time.monotonic()
+
+    def settle(self) -> None:
+        """Waits until the function that was removed last is no neighbour any more."""
+        time.sleep(max(self.removed_at + self.NEIGHBOUR_S - time.monotonic(), 0.0))
 
     def to_zero(self, function: Function) -> None:
         """Stops the function's instances and waits until they are gone."""

@@ -336,8 +336,8 @@ def process_modes(lab: Lab) -> Outcome:
     """Compares a process that is kept with a process per request: handlers, programs, and programs
     under the contract of of-watchdog's modes; on of-watchdog too, if it is a target.
 
-    Each way has its platform to itself. A node gives functions that compute for long less of the
-    processor while another function works, and two of-watchdogs want the same port.
+    Each way has its platform to itself: a node runs long work in the background while another
+    function works, and two of-watchdogs want the same port.
     """
     missing: list[str] = []
     outcomes = []
@@ -350,6 +350,8 @@ def process_modes(lab: Lab) -> Outcome:
             missing.append(f"{target.name} runs no program per request")
             continue
         for name, is_kept, deploy in ways:
+            if lab.profile != "smoke":
+                target.settle()
             function = deploy()
             outcomes.append(_contest(lab, [(name, float(is_kept), function.url)], "kept"))
             target.remove(function)
