@@ -71,6 +71,8 @@ def cold_start(lab: Lab) -> Outcome:
             missing.append(f"{target.name} keeps no function at zero: no cold starts")
             continue
         for workload in chosen:
+            if lab.profile != "smoke":
+                target.settle()
             function = deployment.on(target, workload, Wish(runtime=lab.runtime))
             if function is None:
                 continue
