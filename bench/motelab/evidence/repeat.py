@@ -21,7 +21,7 @@ from motelab.processes import Failed
 PYTHON_PEERS = ("uvicorn", "granian")
 FIRST, CONTAINERS = ("mote", "native"), ("runc", "docker")
 #: Workloads of a few milliseconds to a second without packages that take long to install.
-QUICK = ("float-operation", "pyaes", "chameleon", "gzip-compression", "dd", "random-disk-io")
+QUICK = ("float-operation", "pyaes", "gzip-compression", "dd")
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ def plan(planes: Collection[str]) -> list[Step]:
         Step("keepalive-balance", ["mote"], 30),
         Step("dropped-demand", ["mote"], 40),
         Step("export-modes", FIRST, 40),
-        Step("cold-start", [*FIRST, *CONTAINERS], 190, only=QUICK),
-        Step("serial", FIRST, 100, only=QUICK),
+        Step("cold-start", [*FIRST, *CONTAINERS], 130, only=QUICK),
+        Step("serial", FIRST, 80, only=QUICK),
         Step("parallel-20", FIRST, 90, only=BOUND),
         Step("workers-sweep", FIRST, 30),
         Step("http-sizes", [*FIRST, *servers], 30),
