@@ -53,6 +53,19 @@ def lines(names: Iterable[Any]) -> Iterator[dict[str, Any]]:
         yield {"linewidth": max(3.2 - 0.7 * at, 1.1), "linestyle": dashes[at % len(dashes)]}
 
 
+#: Names that fit into a panel.
+INSIDE_MAX = 5
+
+
+def legend(made: Figure, axes: Axes) -> None:
+    """The names of the panel's curves: in the panel if they are few, otherwise to its right."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) <= INSIDE_MAX:
+        axes.legend()
+    else:
+        made.legend(handles, labels, loc="outside right upper")
+
+
 def figure(width: float = 7.0, height: float = 4.0) -> tuple[Figure, Axes]:
     """A figure of one panel."""
     made = Figure(figsize=(width, height))

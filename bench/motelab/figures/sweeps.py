@@ -30,7 +30,7 @@ def closed_sweep(stored: Stored) -> dict[str, Figure]:
         axes.tick_params(axis="x", labelsize=7, which="both")
         axes.set_ylim(0, 1.03)
         axes.set_title(f"{levels[at]} clients")
-    grid[0][0].legend(loc="lower right")
+    style.legend(made, grid[0][0])
     made.suptitle("Share of all operations answered within a time; failures never are")
     found = {"cdf": made, "lines": _closed_lines(stored, colour)}
     if stored.summary.get("ratios"):
@@ -56,7 +56,7 @@ def _closed_lines(stored: Stored, colour: dict[Any, str]) -> Figure:
             axes.set_ylim(0, 1.05)
         elif column == "mean_s":
             style.log_seconds(axes)
-    grid[0][0].legend()
+    style.legend(made, grid[0][0])
     return made
 
 
@@ -79,7 +79,7 @@ def _closed_ratios(stored: Stored, colour: dict[Any, str]) -> Figure:
     axes.set_xlabel("clients")
     axes.set_ylabel("throughput / native's over HTTP")
     axes.set_ylim(bottom=0)
-    axes.legend()
+    style.legend(made, axes)
     axes.set_title("The platform beside the same code without one")
     return made
 
@@ -103,7 +103,7 @@ def sweep(stored: Stored) -> dict[str, Figure]:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("clients")
     axes.set_ylabel("answers per second")
-    axes.legend()
+    style.legend(made, axes)
     axes.set_title("Throughput by concurrency; bars are standard deviations of the repeats")
     found = {"throughput": made}
     if "cdf" in stored.tables:
@@ -121,7 +121,7 @@ def _cdf(cdf: Any, key: str, title: str) -> Figure:
     style.log_seconds(axes, "x")
     axes.set_ylim(0, 1.03)
     axes.set_ylabel("share of all operations")
-    axes.legend()
+    style.legend(made, axes)
     axes.set_title(title)
     return made
 
@@ -146,7 +146,7 @@ def _bars_by(table: Any, key: str, label: str, value: str = "rate") -> Figure:
     style.grouped_bars(axes, labels, series, style.colours(platforms))
     axes.set_xlabel(label)
     axes.set_ylabel("answers per second" if value == "rate" else "median latency in ms")
-    axes.legend()
+    style.legend(made, axes)
     return made
 
 
@@ -162,13 +162,14 @@ def workers(stored: Stored) -> dict[str, Figure]:
 def modes(stored: Stored) -> dict[str, Figure]:
     """Bars by mode."""
     table = pd.DataFrame(stored.summary["table"])
-    made, axes = style.figure(6.5, 3.6)
+    made, axes = style.figure(7.5, 1.2 + 0.3 * len(table))
     colour = ["#0072B2" if kept else "#D55E00" for kept in table.kept]
-    bars = axes.bar(table.platform, table.rate, color=colour, yerr=table.rate_sd, capsize=3)
+    bars = axes.barh(table.platform, table.rate, color=colour, xerr=table.rate_sd, capsize=3)
     axes.bar_label(bars, [f"{rate:,.0f}/s" for rate in table.rate], padding=2)
-    axes.set_yscale("log")
-    axes.set_ylim(top=table.rate.max() * 2.5)
-    axes.set_ylabel("answers per second")
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(right=table.rate.max() * 5)
+    axes.set_xlabel("answers per second")
     axes.set_title(f"A kept process and a process per request, {stored.summary['clients']} clients")
     style.note(made, f"{PAPERS['004'].short}: a kept process has about ten times the throughput")
     return {"throughput": made}
