@@ -103,7 +103,6 @@ CLAIMS: tuple[Claim, ...] = (
         "most instances under the same load",
         ("most", 19),
         ours="auto",
-        unit="instances",
     ),
     Claim(
         "000",
@@ -324,7 +323,6 @@ CLAIMS: tuple[Claim, ...] = (
         "instances when most calls exceed a queue of 4",
         ("least", 10),
         ours="rps 10",
-        unit="instances",
     ),
     # 004 (and 001): Analyzing open-source serverless platforms
     Claim(

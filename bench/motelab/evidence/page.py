@@ -230,11 +230,12 @@ def _runs(rows: Sequence[Judged]) -> str:
         busy = machine.get("busy_before")
         load = "" if busy is None else f"{busy:.0%} busy before"
         versions = "; ".join(
-            f"{target} {told['version']}"
+            told["version"] if target in told["version"] else f"{target} {told['version']}"
             for target, told in run.get("described", {}).items()
             if told["version"]
         )
-        when = str(run.get("at", ""))[:10] or name.split("-20")[-1][:8]
+        # The name of a benchmark's result ends with its time.
+        when = str(run.get("at", ""))[:10] or "20" + name.split("-20")[-1][:8]
         cells = [f"`{name}`", when, f"{machine.get('cpu', '')}, {machine.get('cores', '')} cores"]
         lines.append(f"| {' | '.join([*cells, load, versions])} |\n")
     head = ["Run", "Date", "Machine", "Load of others", "Versions of the peers"]
