@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from motelab.catalog import BRIEF, PEERS, named
+from motelab.catalog import BRIEF, PEERS, PLANES, named
 from motelab.evidence import page
 from motelab.evidence.claims import BOUND
 from motelab.evidence.figures import Runs
@@ -43,7 +43,7 @@ def plan(planes: Collection[str]) -> list[Step]:
     every = [*FIRST, *servers, *(name for name in planes if name != "classic-watchdog")]
     watchdogs = [name for name in planes if name.endswith("watchdog")]
     return [
-        Step("closed-sweep", every, 10 + 5 * len(every)),
+        Step("closed-sweep", every, 10 + 7 * len(every)),
         Step("latency-breakdown", ["mote"], 10),
         Step("hello-sweep", every, 10 + 7 * len(every)),
         Step("http-sweep", every, 10 + 7 * len(every)),
@@ -69,7 +69,8 @@ def repeat(into: Path, stored: Runs, folders: dict[str, Path], minutes: float) -
     """Runs the plan, writes the page and compares the verdicts; 1 if a verdict is worse."""
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
-    end, skipped = time.monotonic() + minutes * 60, []
+    end = time.monotonic() + minutes * 60
+    skipped = [f"{name}: no --peer {name}=FOLDER" for name in PLANES if name not in folders]
     for step in plan(folders):
         left = end - time.monotonic()
         if left < step.seconds:
