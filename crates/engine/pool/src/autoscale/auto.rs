@@ -4,8 +4,9 @@
 //! of an instance that waits. The rule answers three questions and takes the largest answer:
 //! - *Load*: how many instances are worth keeping for the offered load (arrivals times run time,
 //!   including refused invocations), because each of them spares callers more waiting than it costs
-//!   (`staffing.rs`)? This answer keeps instances. It starts some only if many invocations wait or some are refused:
-//!   the measured rate varies by chance, and each variation would otherwise cost a start.
+//!   (`staffing.rs`)? This answer keeps instances. It starts some only if many invocations wait or
+//!   some are refused: the measured rate varies by chance, and each variation would otherwise cost a
+//!   start.
 //! - *Backlog*: how many more instances spare the waiting invocations more than a start costs? The
 //!   rule answers this question at each arrival, so that a burst causes several starts at once,
 //!   without waiting for a poll.
@@ -36,11 +37,17 @@ const WAIT_MIN_S: f64 = 0.002;
 const WAIT_MAX_S: f64 = 0.1;
 /// The price of a caller's second of waiting: this many seconds of an instance that waits. The rule
 /// keeps and starts the instances that are worth it, even if the mean wait is below the target.
-const INSTANCE_SECONDS_PER_SECOND: f64 = 3.0;
+const INSTANCE_SECONDS_PER_SECOND: f64 = 1.5;
+/// The part of a wait that a person notices, and the additional price of each second of it, in
+/// seconds of a core. Without this price, a start that takes a tenth of a second of processor time
+/// would not be worth three seconds of a caller's time. Short waits have the lower price above, which
+/// keeps a steady load from starting instances for queues of one or two invocations.
+const LATE_S: f64 = 0.3;
+const CORE_SECONDS_PER_LATE_SECOND: f64 = 0.5;
 /// The load is planned for a rate that is this much higher than the measured one. Over the longest
-/// period, the measured rate has a standard deviation of a nineteenth, and waits grow faster above
-/// the true rate than they shrink below it.
-const RATE_MARGIN: f64 = 1.08;
+/// period, the measured rate has a standard deviation of a nineteenth, a rising rate is measured too
+/// low, and waits grow faster above the true rate than they shrink below it.
+const RATE_MARGIN: f64 = 1.14;
 /// The shortest and the longest period over which the rate is measured.
 const RATE_MIN_NS: u64 = 1_000 * MS_NS;
 const RATE_MAX_NS: u64 = 60_000 * MS_NS;
@@ -111,6 +118,8 @@ struct StartCost {
     /// The processor time, and the memory until the instance is ready, in seconds of an instance
     /// that waits.
     idle_s: f64,
+    /// What one second of a core costs in that unit.
+    core_s: f64,
 }
 
 impl StartCost {
@@ -122,7 +131,26 @@ impl StartCost {
         let idle_s = takes_s + break_even_s(cpu_s, held_cost_s);
         // On a node with much memory per core, memory costs almost nothing. Without this limit, no
         // second instance would be worth its start there.
-        Self { takes_s, idle_s: idle_s.min(HOLD_MAX_S) }
+        let core_s = break_even_s(1.0, held_cost_s);
+        Self { takes_s, idle_s: idle_s.min(HOLD_MAX_S), core_s }
+    }
+
+    /// What it costs if one caller waits for this long.
+    fn of_wait_s(&self, wait_s: f64) -> f64 {
+        let late_s = (wait_s - LATE_S).max(0.0);
+        INSTANCE_SECONDS_PER_SECOND * wait_s + CORE_SECONDS_PER_LATE_SECOND * self.core_s * late_s
+    }
+
+    /// What it costs if a queue of `left` invocations shrinks by `drain` of them per second. The
+    /// last one waits `left / drain` seconds, and the waits of the others are spread evenly below
+    /// that, so they are `left² / (2 · drain)` seconds in all.
+    fn of_queue_s(&self, left: f64, drain: f64) -> f64 {
+        if drain <= 0.0 {
+            return f64::INFINITY;
+        }
+        let late_s = (left / drain - LATE_S).max(0.0);
+        INSTANCE_SECONDS_PER_SECOND * left * left / (2.0 * drain)
+            + CORE_SECONDS_PER_LATE_SECOND * self.core_s * late_s * late_s * drain / 2.0
     }
 }
 
@@ -165,7 +193,7 @@ impl Auto {
         self.recent.push(o);
         let start = StartCost::of(o);
         // If the instance is missed later, there is another start, and a caller waits for it.
-        let missed_s = start.idle_s + INSTANCE_SECONDS_PER_SECOND * start.takes_s;
+        let missed_s = start.idle_s + start.of_wait_s(start.takes_s);
         let hold_ns = (missed_s.clamp(HOLD_MIN_S, HOLD_MAX_S) * SECOND_NS) as u64;
         let concurrency = o.concurrency.max(1);
 
@@ -182,10 +210,13 @@ impl Auto {
         let mut backlog = service_s.map_or(0, |service_s| for_backlog(o, service_s, rate, start));
         if o.service.count() == 0 && o.waiting() > 0 {
             // No invocation has ended yet. The wanted number of instances is one at first and then
-            // twice the present number, or the number that the age of the running invocations
-            // already justifies.
+            // twice the present number. Once the invocations have run for as long as a start takes,
+            // each waiting one gets an instance: if it had been started when they began, the caller
+            // would wait no longer.
             let all = (o.in_flight + o.queued).div_ceil(concurrency);
-            backlog = backlog.max(all.min((2 * o.ready).max(1)));
+            let doubled = (2 * o.ready).max(1);
+            let is_slow = mean_age_s(o).is_some_and(|age_s| age_s >= start.takes_s);
+            backlog = backlog.max(if is_slow { all } else { all.min(doubled) });
         }
         let cpu = self.for_cpu(o);
         // More waiting invocations than slots are not chance any more, and refused ones do not wait,
@@ -291,11 +322,8 @@ impl Auto {
 /// taken longer than chance explains.
 fn service_s(o: &Observation) -> Option<f64> {
     let ended_s = o.service.mean_ns().map(|mean| (mean as f64 / SECOND_NS).max(1e-9));
-    if o.in_flight == 0 {
-        return ended_s;
-    }
+    let Some(age_s) = mean_age_s(o) else { return ended_s };
     let running = f64::from(o.in_flight);
-    let age_s = o.run_age_ns_total as f64 / SECOND_NS / running;
     let Some(ended_s) = ended_s else { return (age_s > 0.0).then_some(age_s) };
     // The expected age of work that is running at a random moment (length bias).
     let expected_s = ended_s * (1.0 + o.service.variation_squared()) / 2.0;
@@ -303,15 +331,19 @@ fn service_s(o: &Observation) -> Option<f64> {
     Some(if surprise { age_s.max(ended_s) } else { ended_s })
 }
 
+/// How long the running invocations have run on average.
+fn mean_age_s(o: &Observation) -> Option<f64> {
+    let running = f64::from(o.in_flight);
+    (o.in_flight > 0).then(|| o.run_age_ns_total as f64 / SECOND_NS / running)
+}
+
 fn wait_max_s(service_s: f64) -> f64 {
     (service_s * WAIT_SHARE).clamp(WAIT_MIN_S, WAIT_MAX_S)
 }
 
 /// The number of instances in use, plus as many as are worth their start: each of them must spare
-/// the waiting invocations, and those that arrive behind them, more waiting than a start costs.
-///
-/// The queue is treated as a fluid. If it shrinks by `drain` invocations per second from a length
-/// of `left`, its invocations wait `left² / (2 · drain)` seconds in all.
+/// the waiting invocations, and those that arrive behind them, more waiting than a start costs. The
+/// queue is treated as a fluid.
 fn for_backlog(o: &Observation, service_s: f64, rate: f64, start: StartCost) -> u32 {
     let waiting = f64::from(o.waiting());
     if waiting == 0.0 {
@@ -326,15 +358,14 @@ fn for_backlog(o: &Observation, service_s: f64, rate: f64, start: StartCost) -> 
         return 0;
     }
     let by_instance = f64::from(slots) / service_s;
-    let wait_s = |drain: f64| if drain > 0.0 { left * left / (2.0 * drain) } else { f64::INFINITY };
     let more_max = (left / f64::from(slots)).ceil().max(1.0) as u32;
     // With no instance, the first one is started for any invocation.
     let mut more = u32::from(o.ready == 0);
     drain += f64::from(more) * by_instance;
     while more < more_max {
-        let now_s = wait_s(drain);
-        let spared_s = now_s - wait_s(drain + by_instance);
-        if now_s.is_finite() && spared_s * INSTANCE_SECONDS_PER_SECOND < start.idle_s {
+        let now_s = start.of_queue_s(left, drain);
+        let spared_s = now_s - start.of_queue_s(left, drain + by_instance);
+        if now_s.is_finite() && spared_s < start.idle_s {
             break;
         }
         drain += by_instance;

@@ -187,7 +187,9 @@ fn a_burst_starts_several_at_once() {
     script.o.queued = 30;
     script.o.offered_total = 31;
     let decision = script.scaler.decide(&script.o);
-    assert!(decision.desired >= 5, "{decision:?}");
+    // With nine, the last of the 30 calls waits a third of a second. Further starts would spare only
+    // waits that nobody notices.
+    assert!(decision.desired >= 9, "{decision:?}");
     assert_eq!(decision.reason, Reason::Backlog);
     // The queue is the same, but its work ends before an instance could start, so no instance is
     // started.
@@ -287,14 +289,14 @@ fn the_age_of_what_runs_is_evidence() {
     let after: Vec<u32> =
         [20, 50, 100].map(|ms| auto(20).decide(&first_calls(ms, 9, 1)).desired).into();
     assert!(
-        after.is_sorted() && after[2] > after[0],
+        after.is_sorted() && after[2] >= 8,
         "the longer it runs the more are wanted: {after:?}"
     );
     // Work that has ended was quick, but running work is not, for instance because the revision is
     // new or the work has changed.
     let mut slow = first_calls(200, 9, 2);
     slow.service = Estimate::of(S / 1_000);
-    assert!(auto(20).decide(&slow).desired >= 4);
+    assert!(auto(20).decide(&slow).desired >= 5);
     slow.run_age_ns_total = 2 * MS_NS;
     assert!(auto(20).decide(&slow).desired <= 2, "two quick ones clear nine in time");
 }
@@ -369,10 +371,27 @@ fn a_start_must_spare_more_waiting_than_it_costs_on_this_machine() {
 }
 
 #[test]
+fn no_caller_waits_for_seconds_to_save_a_start() {
+    // Nine calls of 3 s wait behind a tenth. Starts are slow and dear, and memory is cheap.
+    let mut o = first_calls(100, 9, 1);
+    o.service = Estimate::of(3 * S);
+    o.start = Estimate::of(S / 5);
+    o.start_cpu = Estimate::of(150 * MS_NS);
+    o.memory_per_core_bytes = 12 << 30;
+    assert_eq!(auto(20).decide(&o).desired, 10, "each gets an instance");
+    // The same calls are the first of a new function, so their run time is unknown. Once they have
+    // run for as long as a start takes, each waiting one gets an instance.
+    o.service = Estimate::default();
+    assert_eq!(auto(20).decide(&o).desired, 2);
+    o.run_age_ns_total = S / 5;
+    assert_eq!(auto(20).decide(&o).desired, 10);
+}
+
+#[test]
 fn surplus_is_held_until_it_has_cost_as_much_as_a_start() {
     // 64 MiB of 4 GiB cost a 64th of a core. A start costs 16 ms of it (1.02 s), 0.05 s of memory
-    // and a wait of 0.05 s (0.15 s).
-    for (memory_per_core_bytes, held_ms) in [(4 << 30, 1_224), (1 << 30, 456)] {
+    // and a wait of 0.05 s (0.075 s).
+    for (memory_per_core_bytes, held_ms) in [(4 << 30, 1_149), (1 << 30, 381)] {
         let mut scaler = auto(20);
         let mut o = first_calls(50, 9, 1);
         o.service = Estimate::of(S / 5);
