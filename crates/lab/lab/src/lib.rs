@@ -18,8 +18,9 @@
 //! The files:
 //!
 //! - `simulation.rs`, `scaling.rs`: the event loop, and the pool's orders
-//! - `families.rs`, `experiments.rs`, `trace.rs`: demand
-//! - `report.rs`, `comparison.rs`, `plot.rs`: results
+//! - `families.rs`, `published.rs`, `experiments.rs`, `trace.rs`: demand
+//! - `studied.rs`, `oracle.rs`: rules from publications, and the least possible cost
+//! - `report.rs`, `comparison.rs`, `plot.rs`, `study.rs`: results
 
 mod arrivals;
 pub mod comparison;
@@ -28,11 +29,15 @@ mod event;
 pub mod experiments;
 pub mod families;
 mod function;
+pub mod oracle;
 pub mod plot;
+pub mod published;
 mod report;
 mod scaling;
 mod scenario;
 mod simulation;
+pub mod studied;
+pub mod study;
 mod tally;
 pub mod trace;
 mod waits;
@@ -43,4 +48,4 @@ pub use report::{Point, Report, WaitSummary, csv, table};
 pub use scenario::{
     FunctionModel, MEMORY_PER_CORE_BYTES, NodeModel, START_CPU_MS, Scenario, StartModel, WorkModel,
 };
-pub use simulation::simulate;
+pub use simulation::{simulate, simulate_with};

@@ -2,6 +2,7 @@
 //! is the type that the daemon drives too, decides about the queue, the instances and their number.
 //! Starts and stops are in `scaling.rs`.
 
+use mote_pool::autoscale::ForeignRule;
 use mote_pool::{Dispatched, Pool, Refusal};
 
 use crate::arrivals::{Arrivals, clients_at};
@@ -15,6 +16,17 @@ use crate::tally::Tally;
 /// arrivals and functions.
 pub fn simulate(scenario: &Scenario) -> Report {
     let mut simulation = Simulation::new(scenario);
+    simulation.run();
+    simulation.tally.report(scenario, &simulation.functions)
+}
+
+/// Runs a scenario in which `rule` scales each function in place of the scenario's policy. Its
+/// argument is the index of the function.
+pub fn simulate_with(scenario: &Scenario, rule: impl Fn(usize) -> Box<dyn ForeignRule>) -> Report {
+    let mut simulation = Simulation::new(scenario);
+    for (index, function) in simulation.functions.iter_mut().enumerate() {
+        function.pool.scale_by(rule(index));
+    }
     simulation.run();
     simulation.tally.report(scenario, &simulation.functions)
 }

@@ -14,6 +14,7 @@ mod cost;
 mod decision;
 mod demand;
 mod estimate;
+mod foreign;
 mod history;
 mod hpa;
 mod keep_alive;
@@ -34,6 +35,7 @@ use proposal::{MS_NS, Proposal};
 pub use cost::{break_even_s, memory_cost_s};
 pub use decision::{Cut, Decision, Reason};
 pub use estimate::Estimate;
+pub use foreign::{ForeignRule, Wish};
 pub use keep_alive::{IdleCosts, IdleTimes, WarmPlan};
 pub use lint::{Known, Warning, lint};
 pub use observation::Observation;
@@ -51,6 +53,7 @@ enum Rule {
     Knative(knative::Knative),
     Hpa(hpa::Hpa),
     OpenFaas(openfaas::OpenFaas),
+    Foreign(Box<dyn ForeignRule>),
 }
 
 /// The autoscaler of one revision: its rule, and what it has learned. While the function is busy,
@@ -74,6 +77,12 @@ impl Autoscaler {
             _ => Rule::Target(target::Target::new(policy.clone())),
         };
         Self { bounds, rule, demand: Demand::default() }
+    }
+
+    /// A new autoscaler with a rule from outside this crate.
+    pub fn foreign(rule: Box<dyn ForeignRule>, bounds: Bounds) -> Self {
+        let bounds = bounds.checked(&Policy::Auto);
+        Self { bounds, rule: Rule::Foreign(rule), demand: Demand::default() }
     }
 
     /// Sets the bounds from the next decision on, and keeps what was learned.
@@ -119,6 +128,10 @@ impl Autoscaler {
             Rule::Knative(rule) => rule.decide(o),
             Rule::Hpa(rule) => rule.decide(o),
             Rule::OpenFaas(rule) => rule.decide(o, &self.bounds),
+            Rule::Foreign(rule) => {
+                let Wish { desired, reason, look_ns } = rule.decide(o);
+                Proposal { look_ns, ..Proposal::new(desired, reason) }
+            }
         };
         // Under any rule, a waiting caller gets at least one instance. This must also hold if the
         // rule's reason is only to keep instances for the next invocation, because the pool starts

@@ -45,7 +45,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use slab::Slab;
 
 use crate::admission::{Admission, admit};
-use crate::autoscale::{Bounds, Decision, Known};
+use crate::autoscale::{Bounds, Decision, ForeignRule, Known};
 use crate::balance::Candidate;
 use mote_spec::{
     CONCURRENCY_DEFAULT_CHAIN, CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO,
@@ -506,6 +506,12 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// Creates the autoscaler if there is none. A pool that never had work has none.
     pub fn ensure_scaling(&mut self) {
         self.scaling.get_or_insert_with(|| Box::new(Scaling::new(&self.rules, self.bounds)));
+    }
+
+    /// Replaces the rule of the policy by one from outside this crate. The simulator calls this
+    /// before the first invocation.
+    pub fn scale_by(&mut self, rule: Box<dyn ForeignRule>) {
+        self.scaling = Some(Box::new(Scaling::foreign(rule, &self.rules, self.bounds)));
     }
 
     /// Takes over what the previous revision has learned.

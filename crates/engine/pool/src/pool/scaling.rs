@@ -4,7 +4,9 @@
 
 use mote_spec::policy::Policy;
 
-use crate::autoscale::{Autoscaler, Bounds, Decision, Estimate, Known, LOOK_MIN_NS, Observation};
+use crate::autoscale::{
+    Autoscaler, Bounds, Decision, Estimate, ForeignRule, Known, LOOK_MIN_NS, Observation,
+};
 
 use super::Rules;
 
@@ -101,6 +103,11 @@ impl Scaling {
             look_ns: None,
             decision: None,
         }
+    }
+
+    /// A new autoscaler with a rule from outside this crate.
+    pub(super) fn foreign(rule: Box<dyn ForeignRule>, rules: &Rules, bounds: Bounds) -> Self {
+        Self { scaler: Autoscaler::foreign(rule, bounds), ..Self::new(rules, bounds) }
     }
 
     /// Sets the bounds from now on, and keeps everything that was learned.
