@@ -1,32 +1,33 @@
 //! Tests what `auto` promises in comparison with the rules of other platforms, in every family
-//! (R105, R118, decision 0013): no rule that answers the calls lets them wait noticeably less, and
-//! none of the rules that let them wait about as long costs less. `--example compare` prints the
-//! figures.
+//! (R105, R118, decision 0013).
+//!
+//! The aim is that `auto` costs less than every other rule, while its calls wait at most 1.1 times as
+//! long as under the rule with the shortest waits. A call without an answer counts as a wait until
+//! its deadline. The test checks:
+//! - the waits, against every rule;
+//! - the total of costs and waits, against every rule;
+//! - the cost alone, against every rule that is not in [`CHEAPER`]. That list is the part of the aim
+//!   that is missed, and the test prints it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use mote_lab::families::{FAMILIES, family, policies};
+use mote_lab::study::WAIT_PRICE;
 use mote_lab::{Report, simulate};
 use mote_spec::policy::Policy;
 
-/// These seeds were not used to choose any constant.
-const SEEDS: [u64; 5] = [11, 21, 31, 41, 51];
+/// The constants of `auto` were chosen with the seeds 1 to 6, and were fixed before these seeds were
+/// simulated for the first time.
+const SEEDS: [u64; 10] = [101, 102, 103, 104, 105, 106, 107, 108, 109, 110];
 const START_MS: f64 = 50.0;
-/// The most that the mean wait and the p99 may be, as a share of the least of the other rules.
+/// The most that the mean wait and the p99 may be, as a share of those of any other rule.
 const WAIT_SHARE_MAX: f64 = 1.1;
-/// The same for the mean wait in `ramp`. Knative's rule leaves three tenths of the instances idle,
-/// so at the peak of 12 erlangs its calls hardly wait; its cost there is a fifth higher.
-const WAIT_SHARE_RAMP: f64 = 1.2;
-/// A rule that leaves more callers than this without an answer does not compete. It saves the cost
-/// of their calls.
-const ANSWERED_SHARE: f64 = 0.99;
-/// A rule whose calls wait longer than this, as a multiple of the waits under `auto`, buys its lower
-/// cost with its callers' time. See [`CHEAPER`].
-const COMPARABLE: f64 = 2.0;
-/// The rules that cost less than `auto` although they answer enough, and the most that `auto` costs
-/// compared with them. The rule of Kubernetes in `diurnal`: its calls wait about three times as long
-/// as under `auto`.
-const CHEAPER: [(&str, &str, f64); 1] = [("diurnal", "hpa", 1.25)];
+/// The rules that cost less than `auto`, and the most that `auto` may cost compared with them. All of
+/// them let calls wait several times as long or leave some without an answer, which saves instances.
+const CHEAPER: [(&str, &str, f64); 3] =
+    [("steady", "hpa", 1.3), ("bursty", "openfaas", 3.6), ("diurnal", "hpa", 1.27)];
+/// How many times as long the calls of these rules wait, at least.
+const WAITS_LONGER: f64 = 3.0;
 
 fn run(name: &str, policy: Policy, seed: u64) -> Report {
     let mut scenario = family(name, policy, seed, START_MS).unwrap();
@@ -41,6 +42,17 @@ fn mean(ratios: &[f64]) -> f64 {
     (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp()
 }
 
+/// The sum of all waits in seconds.
+fn waited_s(report: &Report) -> f64 {
+    let unanswered = (report.offered - report.answered) as f64;
+    let deadline_s = mote_spec::TIMEOUT_MS_DEFAULT as f64 / 1e3;
+    report.wait.mean_ms / 1e3 * report.answered as f64 + unanswered * deadline_s
+}
+
+fn total_s(report: &Report) -> f64 {
+    report.cost_s + WAIT_PRICE * waited_s(report)
+}
+
 #[test]
 fn auto_is_the_cheapest_rule_that_does_not_let_callers_wait() {
     let answers = |report: &Report| report.answered as f64 / report.offered as f64;
@@ -49,37 +61,38 @@ fn auto_is_the_cheapest_rule_that_does_not_let_callers_wait() {
         let seeds = if name == "heavy-tail" { &SEEDS[..1] } else { &SEEDS[..] };
         let run_all = |seed: &u64| policies().map(|policy| run(name, policy, *seed));
         let runs: Vec<_> = seeds.iter().map(run_all).collect();
+        for run in &runs {
+            assert!(answers(&run[0]) > 0.999, "{name}: auto answers {}", answers(&run[0]));
+        }
         for rule in 1..policies().len() {
-            let pairs = || runs.iter().map(|run| (&run[0], &run[rule]));
-            let against = format!("{name}: auto against {}", runs[0][rule].policy);
-            for (auto, _) in pairs() {
-                assert!(answers(auto) > 0.999, "{against}: {}", answers(auto));
-            }
-            let shares: Vec<f64> = pairs().map(|(_, preset)| answers(preset)).collect();
-            if mean(&shares) < ANSWERED_SHARE {
-                println!("{against}: it answered {:.3}", mean(&shares));
-                continue;
-            }
+            let preset = runs[0][rule].policy.as_str();
+            let against = format!("{name}: auto against {preset}");
             let of = |value: fn(&Report) -> f64| {
-                let ratios: Vec<f64> =
-                    pairs().map(|(auto, preset)| value(auto) / value(preset)).collect();
-                mean(&ratios)
+                let ratio = |run: &[Report; 4]| value(&run[0]) / value(&run[rule]);
+                mean(&runs.iter().map(ratio).collect::<Vec<f64>>())
             };
-            let wait = of(|report| report.wait.mean_ms);
+            let wait = of(waited_s);
             let p99 = of(|report| report.wait.p99_ms);
             let cost = of(|report| report.cost_s);
-            println!("{against}: mean {wait:.2}, p99 {p99:.2}, cost {cost:.2}");
-            let wait_max = if name == "ramp" { WAIT_SHARE_RAMP } else { WAIT_SHARE_MAX };
-            assert!(wait <= wait_max, "{against}: mean wait {wait}");
+            let total = of(total_s);
+            println!("{against}: mean {wait:.2}, p99 {p99:.2}, cost {cost:.2}, total {total:.2}");
+            assert!(wait <= WAIT_SHARE_MAX, "{against}: mean wait {wait}");
             assert!(p99 <= WAIT_SHARE_MAX, "{against}: p99 {p99}");
-            let preset = runs[0][rule].policy.as_str();
-            match CHEAPER.iter().find(|(family, rule, _)| (*family, *rule) == (name, preset)) {
-                Some((.., most)) => {
-                    assert!(cost <= *most, "{against}: cost {cost}");
-                    assert!(wait * COMPARABLE < 1.0, "{against}: it waits as short: {wait}");
-                }
-                None => assert!(cost < 1.0, "{against}: cost {cost}"),
-            }
+            assert!(total < 1.0, "{against}: total {total}");
+            let cheaper = CHEAPER.iter().find(|(of, rule, _)| (*of, *rule) == (name, preset));
+            let Some((.., most)) = cheaper else {
+                assert!(cost < 1.0, "{against}: cost {cost}");
+                continue;
+            };
+            let shares: Vec<f64> = runs.iter().map(|run| answers(&run[rule])).collect();
+            println!(
+                "MISSED: {against}: it costs {cost:.2} times as much; calls of {preset} wait {:.0} \
+                 times as long, and {:.1} % of them are answered",
+                1.0 / wait,
+                mean(&shares) * 100.0,
+            );
+            assert!(cost <= *most, "{against}: cost {cost}");
+            assert!(wait * WAITS_LONGER < 1.0, "{against}: it waits almost as short: {wait}");
         }
     }
 }
