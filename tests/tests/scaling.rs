@@ -170,6 +170,26 @@ fn refused_or_queued_requests_count_as_demand() {
 }
 
 #[test]
+fn an_instance_starts_ahead_of_a_call_at_regular_times() {
+    let node = Node::start();
+    // An idle instance stops after a second, so no call would find one.
+    let manifest = "version = 1\n[scale]\nidle = \"1s\"\n[[trigger]]\nevery = \"3s\"\n";
+    let code = "def handle(event, ctx):\n    print('called')\n";
+    node.deploy_ok("f", &[("app.py", code), ("mote.toml", manifest)]);
+    wait_for("a call that finds an instance that was started ahead of it", || {
+        let log = node.ok(&["logs", "f"]);
+        // On a busy machine, a start or a call can be late. The next one makes up for it.
+        let found = log.split("started (predicted): ").skip(1).any(|after| {
+            let until_call = after.split("called").next().filter(|part| part.len() < after.len());
+            until_call
+                .is_some_and(|part| !part.contains("started (") && !part.contains("stopping ("))
+        });
+        found.then_some(())
+    });
+    assert!(node.ok(&["logs", "f"]).contains("stopping (idle): "), "it does not keep running");
+}
+
+#[test]
 fn no_request_is_lost_at_idle_stops() {
     const CALLS: u32 = 300;
     let node = Node::start();

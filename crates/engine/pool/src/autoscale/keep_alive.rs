@@ -129,19 +129,23 @@ impl IdleTimes {
             let width_s = bin_begin_s(bin + 1) - bin_begin_s(bin);
             balance[bin] = cold_s * calls - width_s * (remaining + calls / 2.0);
         }
-        let keep_bins = best_prefix(&balance);
+        // Where the owner's limit ends the keeping, the instance can still be started again.
+        let keepable = (0..BINS).take_while(|bin| bin_begin_s(*bin) < keep_max_s).count();
+        let keep_bins = best_prefix(&balance[..keepable]);
         let keep_s = bin_begin_s(keep_bins).max(BIN_FIRST_S).min(keep_max_s);
         let again = best_stretch(&balance, &remaining_at, keep_bins, start_s).map(|(from, to)| {
+            let to_s = bin_begin_s(to);
+            // The last bin of the period has calls, so a limit cuts off the beginning.
+            let from_s = bin_begin_s(from).max(to_s - keep_max_s);
             // The instance must be ready, not only starting, when the period begins.
-            let from_s = (bin_begin_s(from) - start_takes_s).max(keep_s);
-            (from_s, bin_begin_s(to).min(from_s + keep_max_s))
+            ((from_s - start_takes_s).max(keep_s), to_s)
         });
         WarmPlan { keep_s, again }
     }
 }
 
 /// The number of leading bins with the largest total balance.
-fn best_prefix(balance: &[f64; BINS]) -> usize {
+fn best_prefix(balance: &[f64]) -> usize {
     let mut sum = 0.0;
     let mut best = 0.0;
     let mut bins = 0;
@@ -222,13 +226,22 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_shorter_than_the_period_leaves_the_start_ahead() {
+        // Memory is cheap enough to keep the instance for three seconds, but the owner allows one.
+        let plan = after(&[2.99], 2).plan(&costs(30.0, 0.05), 1.0);
+        assert_eq!(plan.keep_s, 1.0);
+        let (from, to) = plan.again.expect("the next call is known");
+        assert!(from < 2.9 && 3.0 < to && to - from <= 1.1, "{plan:?}");
+    }
+
+    #[test]
     fn nothing_is_kept_longer_than_allowed() {
         let plan = after(&[250.0, 280.0], 30).plan(&costs(10_000.0, 0.05), 60.0);
         assert!(plan.keep_s <= 60.0, "{plan:?}");
         let hasty = after(&[0.2], 30).plan(&costs(100.0, 0.05), 0.1);
         assert_eq!(hasty.keep_s, 0.1, "not even for a moment");
         if let Some((from, to)) = plan.again {
-            assert!(to - from <= 60.0);
+            assert!(to - from <= 60.1);
         }
     }
 
