@@ -25,6 +25,10 @@ from motelab.node import KEEPER, Node, free_port
 from motelab.processes import READY_S_MAX, Failed, Program, wait_for
 from motelab.services import INSIDE, Services
 
+#: Memory of a function in Node. A hundred calls at once that each hold a page of 100 kB exceed
+#: 128 MiB, and the node then ends the instance with all of them.
+NODE_MIB = 192
+
 
 class NotOffered(Failed):
     """An experiment needs something that a target does not have; the text says what."""
@@ -126,7 +130,7 @@ class Deployed(Target):
         scale = {"max": wish.instances_max, **wish.scale}
         if wish.instances_min:
             scale["min"] = wish.instances_min
-        memory = max(of.memory_mib, 128 if wish.runtime == "node" else 0)
+        memory = max(of.memory_mib, NODE_MIB if wish.runtime == "node" else 0)
         is_node = wish.runtime == "node" and wish.concurrency == 1
         is_rust = wish.runtime == "rust"
         if wish.runtime in ("rust", "wasm"):
