@@ -283,7 +283,7 @@ fn ten_instances_start_across_two_cells() {
     let calls: Vec<_> = (0..10)
         .map(|_| {
             let http = a.node.http;
-            std::thread::spawn(move || Connection::open(http).call("GET", "/f?s=3", &[], b""))
+            std::thread::spawn(move || Connection::open(http).call("GET", "/f?s=6", &[], b""))
         })
         .collect();
     let mut names: Vec<_> =
