@@ -54,6 +54,7 @@ command = ["{node}", "server.cjs"]
 {more}"""
 USER = 1000
 READY_S_MAX = 30
+SETTLE_S = 0.5
 CONNECTIONS = 16
 IMAGE = "mote-bench-isolation"
 
@@ -406,6 +407,8 @@ def main() -> int:
         samples: dict[str, list[tuple[float, int, float]]] = {each.name: [] for each in all_of}
         for number in range(options.rounds):
             for each in all_of:
+                # A measurement's pause, not a wait: the one before is still cleaning up.
+                time.sleep(SETTLE_S)
                 samples[each.name].append(each.sample(options.seconds if number < 3 else 0))
         rows = []
         for each in all_of:

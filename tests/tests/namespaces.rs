@@ -120,7 +120,7 @@ fn expected(method: &str, path: &str, role: &str, is_own: bool) -> Expected {
     let reads = method == "get";
     let least = match reads {
         true if below("audit") => 2,
-        true if below("kv") || path.ends_with("/recording") => 1,
+        true if below("kv") || below("files") || path.ends_with("/recording") => 1,
         true => 0,
         false if of_operators.into_iter().any(below) => 2,
         false => 1,
@@ -133,6 +133,7 @@ fn expected(method: &str, path: &str, role: &str, is_own: bool) -> Expected {
         "secrets",
         "keys",
         "kv",
+        "files",
         "openapi",
         "traces",
     ];

@@ -26,7 +26,7 @@ fn permitted(method: &str, path: &str) -> &'static [&'static str] {
     let of_operators = ["keys", "tokens", "audit", "mqtt", "cells", "journals", "namespaces"];
     match method {
         "get" if is_below("audit") => &ROLES[2..],
-        "get" if is_below("kv") || path.ends_with("/recording") => &ROLES[1..],
+        "get" if is_below("kv") || is_below("files") || path.ends_with("/recording") => &ROLES[1..],
         "get" => &ROLES,
         _ if path == "/v1/session/code" => &ROLES,
         _ if of_operators.into_iter().any(is_below) => &ROLES[2..],

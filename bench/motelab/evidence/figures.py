@@ -40,15 +40,20 @@ class Runs:
 
     def newest(self, experiment: str, runtime: str | None = None) -> Summary | None:
         """The newest run of an experiment; of a benchmark if the name begins with `bench-`."""
+        found = self.all_of(experiment, runtime)
+        return max(found, key=lambda run: str(run.get("at", "")), default=None)
+
+    def all_of(self, experiment: str, runtime: str | None = None) -> list[Summary]:
+        """All stored runs of an experiment. Of a benchmark, the newest result."""
         if experiment.startswith("bench-"):
-            return self._benchmark(experiment.removeprefix("bench-"))
-        found = [
+            newest = self._benchmark(experiment.removeprefix("bench-"))
+            return [newest] if newest else []
+        return [
             run
             for run in self.lab
             if run["experiment"] == experiment
             and (runtime is None or run.get("runtime", "python") == runtime)
         ]
-        return max(found, key=lambda run: str(run["at"]), default=None)
 
     def _benchmark(self, name: str) -> Summary | None:
         if self.benchmarks is None:
@@ -131,6 +136,19 @@ def within(ours: str, over: str, column: str = "rate", **where: object) -> Figur
     return of
 
 
+def within_best(ours: str, over: tuple[str, ...], column: str = "rate") -> Figure:
+    """Like `within`, with the largest of several rows as the divisor."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        head = "" if platform == "mote" else f"{platform}, "
+        own = cell(run, head + ours, column)
+        bases = [cell(run, head + one, column) for one in over]
+        known = [one for one in bases if one]
+        return own / max(known) if own is not None and known else None
+
+    return of
+
+
 def mean_of_functions(column: str) -> Figure:
     """The mean over the functions of a run."""
 
@@ -166,14 +184,15 @@ def least_of(functions: tuple[str, ...], column: str) -> Figure:
 
 
 def growth(key: str, column: str = "rate") -> Figure:
-    """The best number of a column divided by that of the row with the smallest key."""
+    """The number of a column in the row with the largest key, divided by that in the row with the
+    smallest key."""
 
     def of(run: Summary, platform: str) -> float | None:
         rows = [row for row in run["table"] if row["platform"] == platform]
         if not rows:
             return None
         rows.sort(key=lambda row: float(row[key]))
-        return max(float(row[column]) for row in rows) / float(rows[0][column])
+        return float(rows[-1][column]) / float(rows[0][column])
 
     return of
 

@@ -50,7 +50,6 @@ def plan(planes: Collection[str]) -> list[Step]:
         Step("process-modes", ["mote", *watchdogs], 100 + 15 * len(watchdogs)),
         Step("hello-sweep", [*FIRST, *PYTHON_PEERS], 30, "python"),
         Step("scale-workload-steady", ["mote"], 40),
-        Step("scale-resource", ["mote"], 30),
         Step("low-concurrency-high-rate", ["mote"], 30),
         Step("keepalive-balance", ["mote"], 30),
         Step("dropped-demand", ["mote"], 40),
