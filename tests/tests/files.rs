@@ -114,6 +114,7 @@ fn the_quota_holds_and_grows() {
     let node = node.stop_and_restart();
     let after: u64 = node.get("/full/size").text().parse().expect("a number");
     assert!(after > 48 << 20, "{after}");
+    assert_eq!(node.get("/full/list").text(), "a", "the tools of ext4 leave nothing behind");
     assert_eq!(node.post("/full/write?path=b", &vec![1; 4 << 20]).text(), "written");
     let shrunk = node.deploy("full", &[("mote.toml", MANIFEST), ("app.py", PYTHON)]);
     assert!(

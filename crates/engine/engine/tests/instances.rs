@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mote_core::body::Body;
 use mote_core::wire::{FrameKind, Invoke};
-use mote_core::{Fault, Invoker};
-use mote_engine::{Revision, Route};
+use mote_engine::Revision;
 use tokio::sync::Notify;
 
 mod support;
@@ -246,7 +244,9 @@ async fn scaling_by_hand_leaves_spare_ones_alone_and_uses_them() {
 async fn a_paused_instance_that_must_go_is_no_room() {
     let bench = Bench::new();
     bench.scripts.pausable.store(true, Ordering::SeqCst);
-    bench.script(echo);
+    for _ in 0..2 {
+        bench.script(echo);
+    }
     let revision = bench.publish(|spec| {
         spec.scale.queue = 0;
         spec.scale.pause_ms = Some(0);
@@ -254,8 +254,7 @@ async fn a_paused_instance_that_must_go_is_no_room() {
     assert_eq!(revision.scale_to(1).starting, 1);
     until_states(&revision, &["paused"]).await;
     assert_eq!(revision.scale_to(0).stopped, 1);
-    // The call arrives before anything else happens.
-    let route = Route::to(revision.clone());
-    let call = bench.engine.invoke(&route, bench.invocation("POST", Body::Empty, 10_000));
-    assert_eq!(patient(call).await.unwrap_err(), Fault::QueueFull);
+    // The call arrives before anything else happens. It waits for another instance.
+    assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap().unwrap(), "a");
+    assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 2);
 }

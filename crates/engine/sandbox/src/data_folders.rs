@@ -98,8 +98,7 @@ impl DataFolders {
             return Ok(open);
         }
         support()?;
-        let is_new = !image.exists();
-        if is_new {
+        if !image.exists() {
             make(image, bytes).map_err(failed("make a file system"))?;
         }
         let file = open_file(image).map_err(failed("open the file"))?;
@@ -114,10 +113,9 @@ impl DataFolders {
         };
         let mount = mount(&device).map_err(failed("mount the file system"))?;
         let folder = Arc::new(DataFolder { mounted: Some(Mounted { mount, device }) });
-        if is_new {
-            // mke2fs makes this folder for lost files, which e2fsck makes again if it needs it.
-            let _ = sys::remove_folder_at(folder.root(), c"lost+found");
-        }
+        // mke2fs and e2fsck make this folder for lost files. The function could neither read nor
+        // remove it. A folder that contains something stays.
+        let _ = sys::remove_folder_at(folder.root(), c"lost+found");
         if in_use {
             folder.enlarge(image, bytes)?;
         }
@@ -289,8 +287,11 @@ fn mend(image: &Path, file: &File, bytes: u64) -> Result<(), DataError> {
 
 fn mount(device: &LoopDevice) -> io::Result<OwnedFd> {
     let source = sys::cstring(device.path().as_os_str().as_encoded_bytes())?;
-    // Without this option, the kernel writes to every part of a new file system once.
-    sys::mount_device(c"ext4", &source, &[c"noinit_itable"], ATTRIBUTES | MOUNT_ATTR_NOATIME)
+    // Without `noinit_itable`, the kernel writes to every part of a new file system once. What
+    // happens after an error is not left to the image, which could ask for the end of the machine.
+    let flags = [c"noinit_itable"];
+    let values = [(c"errors", c"remount-ro")];
+    sys::mount_device(c"ext4", &source, &flags, &values, ATTRIBUTES | MOUNT_ATTR_NOATIME)
 }
 
 fn failed(step: &'static str, image: &Path, source: io::Error) -> DataError {

@@ -191,16 +191,17 @@ pub(crate) fn new_changeable_mount(
     Ok((mount_context(context.as_fd(), attributes)?, context))
 }
 
-/// Makes a detached mount of the file system on the device `source`, with options that have no
+/// Makes a detached mount of the file system on the device `source`. The options `flags` have no
 /// values.
 pub(crate) fn mount_device(
     kind: &CStr,
     source: &CStr,
-    options: &[&CStr],
+    flags: &[&CStr],
+    values: &[(&CStr, &CStr)],
     attributes: u64,
 ) -> io::Result<OwnedFd> {
     let context = open_context(kind)?;
-    for key in options {
+    for key in flags {
         // SAFETY: the key is NUL-terminated and outlives the call; an option without a value has
         // no other argument.
         check(unsafe {
@@ -214,7 +215,9 @@ pub(crate) fn mount_device(
             )
         })?;
     }
-    set_options(context.as_fd(), &[(c"source", source)], FSCONFIG_CMD_CREATE)?;
+    let values: Vec<_> =
+        std::iter::once((c"source", source)).chain(values.iter().copied()).collect();
+    set_options(context.as_fd(), &values, FSCONFIG_CMD_CREATE)?;
     mount_context(context.as_fd(), attributes)
 }
 

@@ -214,8 +214,10 @@ pub(crate) fn write(
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let file = open(parent.as_fd(), Path::new(&unfinished), flags, Mode::from_raw_mode(0o644));
     let mut file = File::from(file.map_err(|error| path.failed(error))?);
-    let written = fill(&mut file, content).and_then(|bytes| {
-        own(file.as_fd()).and_then(|()| rustix::fs::fsync(&file)).map_err(|e| path.failed(e))?;
+    // The function owns even a part of the file, which it can then remove if the node is killed.
+    let owned = own(file.as_fd()).map_err(|error| path.failed(error));
+    let written = owned.and_then(|()| fill(&mut file, content)).and_then(|bytes| {
+        rustix::fs::fsync(&file).map_err(|error| path.failed(error))?;
         renameat(&parent, &*unfinished, &parent, name).map_err(|error| path.failed(error))?;
         rustix::fs::fsync(&parent).map_err(|error| path.failed(error))?;
         Ok(bytes)

@@ -183,8 +183,15 @@ pub(crate) fn problem(name: &FunctionName, error: &DataError) -> Problem {
             let text = format!("{name}: the disk is full: {shown}");
             Problem::new(507, "M0703", text).with_field("files.data")
         }
-        DataError::Failed { .. } => {
-            Problem::new(500, "M0704", format!("{name}: {shown}")).with_field("files.data")
+        DataError::Failed { image, .. } => {
+            let hint = format!(
+                "if the file is damaged, stop the node, copy the file, and run e2fsck -f -y {}; or \
+                 restore it from a backup; or remove the function with its files: mote remove \
+                 {name} --with-state",
+                image.display()
+            );
+            let problem = Problem::new(500, "M0704", format!("{name}: {shown}"));
+            problem.with_field("files.data").with_hint(hint)
         }
     }
 }
