@@ -13,7 +13,7 @@ use crate::seccomp::{self, BpfProgram};
 
 use crate::config::Layer;
 use crate::copy_roots;
-use crate::data_folders;
+use crate::data_mount;
 use crate::identity;
 use crate::image_root::{self, Composed};
 use crate::init;
@@ -143,7 +143,7 @@ fn compose(
     set_host_name().step("set the host name")?;
     sys::make_mounts_private().step("make mounts private")?;
     if let Some(mount) = &data {
-        data_folders::map(mount.as_fd(), plan.host_ids)?;
+        data_mount::map(mount.as_fd(), plan.host_ids)?;
     }
     let mut image_user = None;
     let mut kept = egress;

@@ -7,6 +7,11 @@ use std::path::{Path, PathBuf};
 /// below the subordinate ids of those container engines whose ranges begin at 2^31.
 pub const UID_BASE_DEFAULT: u32 = 1_000_000;
 
+/// User and group id inside every sandbox, except in those of images, which name their own user.
+pub(crate) const INSIDE_ID: u32 = 1000;
+/// See [`INSIDE_ID`].
+pub(crate) const INSIDE_IDS: (u32, u32) = (INSIDE_ID, INSIDE_ID);
+
 /// One layer of isolation. Tests can leave layers out, to prove that the attack battery notices a
 /// missing layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

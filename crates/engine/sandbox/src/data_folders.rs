@@ -7,7 +7,7 @@
 //! a mount of its own. So no other process of the host sees it, and it vanishes with the node and
 //! its instances, however they end.
 //!
-//! On the disk, all files belong to [`INSIDE_IDS`](crate::identity::INSIDE_IDS). An instance sees
+//! On the disk, all files belong to [`INSIDE_IDS`](crate::config::INSIDE_IDS). An instance sees
 //! them as its own, through the mapping of its mount. Programs cannot be executed from the folder.
 
 use std::collections::HashMap;
@@ -19,13 +19,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::loop_device::{self, LoopDevice};
-use crate::step::{Failure, StepName};
 use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID};
-use crate::{ext4, identity, image_root, report};
+use crate::{ext4, user_namespaces};
 
 /// `MOUNT_ATTR_NOATIME`: reading a file must not write to the disk.
 const MOUNT_ATTR_NOATIME: u64 = 0x10;
-const ATTRIBUTES: u64 = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+pub(crate) const ATTRIBUTES: u64 = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
 /// The suffix of a file in which a file system is being made.
 const UNFINISHED: &str = ".new";
 
@@ -220,7 +219,7 @@ pub fn support() -> Result<(), DataError> {
                    size of a folder";
         return refused(why, "run the node as root or as a system service");
     }
-    if report::user_namespaces().is_err() {
+    if user_namespaces::switches().is_err() {
         return refused("there are no user namespaces", "allow user namespaces (see mote doctor)");
     }
     if !Path::new("/dev/loop-control").exists() {
@@ -236,13 +235,6 @@ pub fn support() -> Result<(), DataError> {
         return refused(&format!("{missing} is not installed"), "install the package e2fsprogs");
     }
     Ok(())
-}
-
-/// Restricts a mount that the daemon has sent, and shows the files of the folder as those of an
-/// instance with the ids `host_ids`. Called by the child.
-pub(crate) fn map(mount: BorrowedFd<'_>, host_ids: (u32, u32)) -> Result<(), Failure> {
-    let mapping = image_root::id_mapping(identity::INSIDE_IDS, host_ids)?;
-    sys::map_mount(mount, ATTRIBUTES, mapping.as_fd()).step("map the ids of the data folder")
 }
 
 /// Makes a file system under another name, so that no file ever contains half of one.

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::identity::INSIDE_IDS;
+use crate::config::INSIDE_IDS;
 use crate::sys;
 
 /// The programs that this module needs.

@@ -9,10 +9,8 @@ use crate::plan::Plan;
 use crate::step::{Failure, StepName};
 use crate::sys;
 
-/// User and group id inside every sandbox, except in those of images, which name their own user.
-pub(crate) const INSIDE_ID: u32 = 1000;
-/// See [`INSIDE_ID`].
-pub(crate) const INSIDE_IDS: (u32, u32) = (INSIDE_ID, INSIDE_ID);
+pub(crate) use crate::config::{INSIDE_ID, INSIDE_IDS};
+
 /// Soft and hard limit for open files: enough for servers, but too few to exhaust the machine.
 const OPEN_FILES: (u64, u64) = (1024, 4096);
 

@@ -15,7 +15,7 @@
 //! - `zygote.rs`, `plan.rs`, `message.rs`: the zygote, and the daemon's messages to it
 //! - `child.rs`, `step.rs`: the steps that set up a sandbox
 //! - `root.rs`, `image_root.rs`, `own_code.rs`, `proc_files.rs`: the files of a sandbox
-//! - `data_folders.rs`, `ext4.rs`, `loop_device.rs`: the folders that outlive instances
+//! - `data_folders.rs`, `data_mount.rs`, `ext4.rs`, `loop_device.rs`: the folders that outlive instances
 //! - `identity.rs`, `landlock_rules.rs`, `seccomp/`, `cgroup.rs`: its rights and limits
 //! - `loopback.rs`, `local_routes.rs`, `open_network.rs`: its network
 //! - `init.rs`, `spawn.rs`: pid 1, and the program
@@ -42,6 +42,7 @@ mod config;
 mod contract;
 mod copy_roots;
 mod data_folders;
+mod data_mount;
 mod delivery;
 mod ext4;
 mod identity;
@@ -74,6 +75,7 @@ mod step;
 mod subordinate;
 mod sys;
 mod template;
+mod user_namespaces;
 mod worker;
 mod zygote;
 

@@ -9,6 +9,7 @@ use crate::landlock_rules;
 use crate::plan::Preparation;
 use crate::subordinate::{self, Overlap};
 use crate::sys;
+use crate::user_namespaces;
 
 /// The first kernel in which layers of an overlay can map ids.
 const IDMAPPED_OVERLAYS: (u32, u32) = (5, 19);
@@ -238,21 +239,7 @@ pub(crate) fn prewarmed_programs(cgroups: &Cgroups) -> bool {
 /// Whether this user may create user namespaces. The distributions' switches decide this. For an
 /// ordinary user, a trial is needed as well, which takes a millisecond once per process.
 pub(crate) fn user_namespaces() -> Result<(), String> {
-    let read = |path: &str| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
-    if !std::path::Path::new("/proc/self/ns/user").exists() {
-        return Err("not in this kernel".to_owned());
-    }
-    if read("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {
-        return Err("user.max_user_namespaces is 0".to_owned());
-    }
-    for (path, off) in [
-        ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
-        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
-    ] {
-        if !sys::is_root() && read(path).as_deref() == Some(off) {
-            return Err(format!("{path} is {off}"));
-        }
-    }
+    user_namespaces::switches()?;
     static TRIED: OnceLock<Result<(), String>> = OnceLock::new();
     if sys::is_root() { Ok(()) } else { TRIED.get_or_init(try_namespaces).clone() }
 }

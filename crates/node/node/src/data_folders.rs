@@ -12,11 +12,10 @@ use mote_spec::FunctionName;
 use mote_spec::FunctionSpec;
 use mote_spec::name::split;
 
+use super::Node;
+use super::run::data_path::FILES as FOLDER;
 use super::store_work::blocking;
-use super::{Node, namespaces};
 
-/// The folder of the files, in the data folder of the node.
-pub(crate) const FOLDER: &str = "files";
 /// At least this much of the disk stays free, or a twentieth of a smaller disk.
 const FREE_BYTES_MIN: u64 = 256 << 20;
 const FREE_BYTES_SHARE: u64 = 20;
@@ -83,16 +82,17 @@ impl Drop for NewFolder {
     }
 }
 
-/// Makes the data folder of a function, or enlarges it. Returns what has to be kept if the deploy
+/// Makes the data folder of a function, or enlarges it. Its namespace may use `left` more bytes of
+/// the disk. Returns what has to be kept if the deploy
 /// succeeds.
 pub(crate) async fn prepare(
     node: &Node,
     spec: &FunctionSpec,
+    left: u64,
 ) -> Result<Option<NewFolder>, Problem> {
     let Some(wanted) = spec.files.data_bytes else { return Ok(None) };
     let image = image(node, spec.name.as_str());
     let folders = node.opened.backend.data_folders().clone();
-    let left = namespaces::room_on_disk(node, &spec.name, Vec::new()).await?;
     let name = spec.name.clone();
     let root = node.config.data.clone();
     let prepared = blocking(move || {

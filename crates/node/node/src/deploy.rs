@@ -265,7 +265,11 @@ async fn attempt(
         trees.push(packages.path.clone());
         namespaces::room_on_disk(node, &name, trees).await?;
     }
-    let new_folder = data_folders::prepare(node, &spec).await?;
+    let left = match spec.files.data_bytes {
+        Some(_) => namespaces::room_on_disk(node, &name, Vec::new()).await?,
+        None => 0,
+    };
+    let new_folder = data_folders::prepare(node, &spec, left).await?;
     if let Some(bytes) = spec.files.data_bytes {
         let size = mote_core::fault::bytes_text(bytes);
         steps.done("data", format!("{size} at {}", mote_spec::files::DATA_DIR));

@@ -18,7 +18,10 @@ use crate::config::Config;
 use crate::fronts::limits::data_threads;
 use crate::logs::{Logs, sink_of};
 use crate::traces::Traces;
-use crate::{data_folders, interpreters, nats};
+use crate::{interpreters, nats};
+
+/// The folder of the data folders of functions, in the data folder of the node.
+pub(crate) const FILES: &str = "files";
 
 /// One part in this many of the memory budget is for prewarmed interpreters, unless the
 /// configuration sets an amount.
@@ -75,7 +78,7 @@ pub(super) fn begin(config: &Config, opened: &Opened, secrets: Secrets) -> Resul
         access_default: config.access,
         inspect: config.inspect,
         closed_networks: config.closed_networks.clone(),
-        data_folders: config.data.join(data_folders::FOLDER),
+        data_folders: config.data.join(FILES),
         shared_folders: config.shared_folders.clone(),
         secrets,
         tracer: opened.traces.as_ref().map(Traces::tracer),
