@@ -20,10 +20,8 @@ import contextlib
 import datetime
 import json
 import os
-import re
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -35,9 +33,10 @@ sys.path[:0] = [str(HERE), str(HERE / "warm")]
 from client import connect, get  # noqa: E402
 from machine import machine  # noqa: E402
 from node import ROOT, Node  # noqa: E402
+from tree import cpu_ns, processes  # noqa: E402
+from wrk import wrk  # noqa: E402
 
-from isolation import NODE, processes  # noqa: E402
-from scrape import used_ns  # noqa: E402
+from isolation import NODE  # noqa: E402
 
 HANDLER = "export default async () => 'hello';\n"
 SERVER = """const server = require('http').createServer((_, answer) => answer.end('hello'));
@@ -69,22 +68,14 @@ class Load:
     cpu_us: float
 
 
-def milliseconds(text: str, quantile: int) -> float:
-    value, unit = re.search(rf"{quantile}%\s+([\d.]+)(us|ms|s)", text).groups()
-    return float(value) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit]
-
-
-def wrk(node: Node, path: str, callers: int, seconds: int, header: str = "") -> Load:
+def measured(node: Node, path: str, callers: int, seconds: int, *flags: str) -> Load:
     pids = processes(node.pid)
-    before = used_ns(pids)
-    command = ["wrk", "-t1", f"-c{callers}", f"-d{seconds}s", "--latency",
-               *(["-H", header] if header else []), f"http://127.0.0.1:{node.http}{path}"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    if "Non-2xx" in text or "Socket errors" in text:
-        raise SystemExit(f"{path} failed:\n{text}")
-    count = int(re.search(r"(\d+) requests in", text)[1])
-    return Load(float(re.search(r"Requests/sec:\s+([\d.]+)", text)[1]), milliseconds(text, 50),
-                milliseconds(text, 99), (used_ns(pids) - before) / 1e3 / count)
+    before = cpu_ns(pids)
+    found = wrk(f"http://127.0.0.1:{node.http}{path}", callers, seconds, *flags)
+    if found.errors:
+        raise SystemExit(f"{path}: {found.errors} errors")
+    cpu_us = (cpu_ns(pids) - before) / 1e3 / found.requests
+    return Load(found.per_second, found.p50_ms, found.p99_ms, cpu_us)
 
 
 def median(loads: list[Load]) -> Load:
@@ -109,7 +100,7 @@ def compare(what: str, callers: int, sides: dict[str, tuple[Node, str]], rounds:
     found: dict[str, list[Load]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side, (node, path) in sides.items():
-            found[side].append(wrk(node, path, callers, seconds))
+            found[side].append(measured(node, path, callers, seconds))
     loads = {side: median(each) for side, each in found.items()}
     for side, load in loads.items():
         print(f"{what:22} {callers:3} callers  {side:22} {load.requests_s:8.0f}/s  p50 "
@@ -170,7 +161,8 @@ def accepted(node: Node, rounds: int, seconds: int) -> dict:
     rates, loops = [], []
     for _ in range(rounds):
         loops.append(syncs(node.folder, seconds))
-        rates.append(wrk(node, "/later", 64, seconds, "prefer: respond-async").requests_s)
+        later = measured(node, "/later", 64, seconds, "-H", "prefer: respond-async")
+        rates.append(later.requests_s)
     row = {"one sync for many": {"requests_s": statistics.median(rates)},
            "a sync for each": {"requests_s": statistics.median(loops)}}
     for side, value in row.items():

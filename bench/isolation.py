@@ -26,7 +26,6 @@ import datetime
 import http.client
 import json
 import os
-import re
 import shutil
 import statistics
 import subprocess
@@ -43,6 +42,8 @@ sys.path[:0] = [str(HERE), str(HERE / "warm")]
 from client import connect, get  # noqa: E402
 from machine import machine  # noqa: E402
 from node import ROOT, Node, free_port  # noqa: E402
+from tree import processes, pss_mib  # noqa: E402
+from wrk import wrk  # noqa: E402
 
 SERVER = """const server = require('http').createServer((_, answer) => answer.end('hello'));
 server.listen(Number(process.env.PORT), () => console.log('ready'));
@@ -59,32 +60,6 @@ CONNECTIONS = 16
 IMAGE = "mote-bench-isolation"
 
 
-def processes(root: int) -> set[int]:
-    """A process and all that descend from it."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, left = set(), [root]
-    while left:
-        pid = left.pop()
-        found.add(pid)
-        left += children.get(pid, [])
-    return found
-
-
-def pss_kib(pids: set[int]) -> int:
-    """The proportional set size of processes together (proc(5), smaps_rollup)."""
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-            total += int(re.search(r"^Pss:\s+(\d+)", text, re.MULTILINE)[1])
-    return total
-
-
 def answer(port: int, path: str) -> None:
     with connect(port) as sock:
         got = get(sock, path)
@@ -92,10 +67,8 @@ def answer(port: int, path: str) -> None:
             raise SystemExit(f"port {port} answered {got.status}")
 
 
-def wrk(port: int, path: str, seconds: int) -> float:
-    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", f"http://127.0.0.1:{port}{path}"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return float(re.search(r"Requests/sec:\s+([\d.]+)", text)[1])
+def rate(port: int, path: str, seconds: int) -> float:
+    return wrk(f"http://127.0.0.1:{port}{path}", CONNECTIONS, seconds).per_second
 
 
 class Contestant(ABC):
@@ -131,10 +104,10 @@ class Contestant(ABC):
         child.wait(READY_S_MAX)
         child.stdout.close()
 
-    def sample(self, seconds: int) -> tuple[float, int, float]:
+    def sample(self, seconds: int) -> tuple[float, float, float]:
         with self.running() as (took, port, pids):
-            memory = pss_kib(pids)
-            return took, memory, wrk(port, "/", seconds) if seconds else 0.0
+            memory = pss_mib(pids)
+            return took, memory, rate(port, "/", seconds) if seconds else 0.0
 
     def probe(self) -> str:
         done = subprocess.run(self.command(["/function/probe"], {}), capture_output=True, text=True)
@@ -315,27 +288,27 @@ class Ours(Contestant):
         shown = json.loads(self.node.mote("describe", "zero", "-o", "json"))
         return len(shown["instances"])
 
-    def sample(self, seconds: int) -> tuple[float, int, float]:
+    def sample(self, seconds: int) -> tuple[float, float, float]:
         end = time.monotonic() + READY_S_MAX
         while self.instances():
             if time.monotonic() > end:
                 raise SystemExit("the function did not scale to zero")
             time.sleep(0.01)
-        before = pss_kib(processes(self.node.pid))
+        before = pss_mib(processes(self.node.pid))
         began = time.perf_counter()
         answer(self.node.http, "/zero")
         took = (time.perf_counter() - began) * 1e3
         if not seconds:
-            return took, 0, 0.0
+            return took, 0.0, 0.0
         # An instance that stays, to be measured at rest.
         self.node.deploy(self.node.folder / "warm")
         while self.instances():
             time.sleep(0.01)
         answer(self.node.http, "/warm")
-        memory = pss_kib(processes(self.node.pid)) - before
-        rate = wrk(self.node.http, "/warm", seconds)
+        memory = pss_mib(processes(self.node.pid)) - before
+        answers = rate(self.node.http, "/warm", seconds)
         self.node.mote("remove", "warm", "--yes")
-        return took, memory, rate
+        return took, memory, answers
 
     def probe(self) -> str:
         connection = http.client.HTTPConnection("127.0.0.1", self.node.http, timeout=120)
@@ -404,7 +377,7 @@ def main() -> int:
     all_of, missing = [], []
     try:
         all_of, missing = contestants(folder)
-        samples: dict[str, list[tuple[float, int, float]]] = {each.name: [] for each in all_of}
+        samples: dict[str, list[tuple[float, float, float]]] = {each.name: [] for each in all_of}
         for number in range(options.rounds):
             for each in all_of:
                 # A measurement's pause, not a wait: the one before is still cleaning up.
@@ -419,8 +392,8 @@ def main() -> int:
                 "name": each.name,
                 "start_ms": statistics.median(starts),
                 "start_p90_ms": statistics.quantiles(starts, n=10)[8],
-                "memory_mib": statistics.median(memory for _, memory, _ in first) / 1024,
-                "requests_s": statistics.median(rate for _, _, rate in first),
+                "memory_mib": statistics.median(memory for _, memory, _ in first),
+                "requests_s": statistics.median(answers for _, _, answers in first),
                 "system_calls": int(reached),
                 "system_calls_tried": int(tried),
             })

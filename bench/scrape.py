@@ -28,8 +28,9 @@ sys.path[:0] = [str(HERE), str(HERE / "warm")]
 from client import connect, get  # noqa: E402
 from machine import machine  # noqa: E402
 from node import ROOT, Node  # noqa: E402
+from tree import cpu_ns, processes  # noqa: E402
 
-from isolation import NODE, processes  # noqa: E402
+from isolation import NODE  # noqa: E402
 
 FUNCTIONS = (10, 100, 1_000)
 INSTANCES = 50
@@ -55,18 +56,6 @@ memory = "64MiB"
 
 
 
-def used_ns(pids: set[int]) -> int:
-    """The processor time of all threads of these processes (proc(5), schedstat)."""
-    total = 0
-    for pid in pids:
-        for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            try:
-                total += int(task.read_text().split()[0])
-            except OSError:
-                continue
-    return total
-
-
 def scrape(node: Node) -> str:
     with socket.socket(socket.AF_UNIX) as admin:
         admin.connect(node.socket)
@@ -79,10 +68,10 @@ def measured(name: str, node: Node, rounds: int, work: Callable[[], int]) -> dic
     times, used, received = [], [], 0
     pids = processes(node.pid)
     for _ in range(rounds):
-        before, began = used_ns(pids), time.perf_counter()
+        before, began = cpu_ns(pids), time.perf_counter()
         received = work()
         times.append((time.perf_counter() - began) * 1e3)
-        used.append((used_ns(pids) - before) / 1e6)
+        used.append((cpu_ns(pids) - before) / 1e6)
     row = {"name": name, "ms": statistics.median(times), "cpu_ms": statistics.median(used),
            "bytes": received}
     print(f"{name:44} {row['ms']:8.2f} ms  {row['cpu_ms']:8.2f} ms of processor time  "

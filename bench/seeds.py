@@ -38,6 +38,7 @@ sys.path[:0] = [str(HERE / "warm")]
 from client import connect, get  # noqa: E402
 from machine import machine  # noqa: E402
 from node import ROOT, Node, binaries, settle  # noqa: E402
+from tree import pss_mib  # noqa: E402
 
 INSTANCES = 8
 WAIT_SECONDS_MAX = 120
@@ -111,16 +112,6 @@ def programs(node: Node) -> set[int]:
     return found
 
 
-def memory_mib(pids: set[int]) -> float:
-    found = 0.0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-            if share := re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE):
-                found += int(share[1]) / 1024
-    return found
-
-
 def scale(node: Node, api: Management, name: str, count: int) -> float:
     """Milliseconds from the start of the first new instance until all are ready."""
     before = len(starts(node, name))
@@ -166,10 +157,10 @@ def measure(node: Node, api: Management, name: str) -> dict[str, float]:
     without = programs(node)
     first = scale(node, api, name, 1)
     call_all(node, api, name)
-    one = memory_mib(programs(node) - without)
+    one = pss_mib(programs(node) - without)
     others = scale(node, api, name, INSTANCES)
     call_all(node, api, name)
-    whole = memory_mib(programs(node) - without)
+    whole = pss_mib(programs(node) - without)
     scale(node, api, name, 0)
     return {"first": first, "others": others, "one": one, "all": whole}
 

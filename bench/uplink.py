@@ -17,8 +17,6 @@ import argparse
 import datetime
 import http.client
 import json
-import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -31,7 +29,15 @@ sys.path[:0] = [str(HERE), str(HERE / "warm")]
 from machine import machine  # noqa: E402
 from node import ROOT, Node  # noqa: E402
 
-from wire import CABLE, CLIENT, INSIDE, READING, SETTLE_S, Traffic, cable  # noqa: E402
+from wire import (  # noqa: E402
+    CABLE,
+    CLIENT,
+    READING,
+    SETTLE_S,
+    Traffic,
+    cable,
+    enter_own_network,
+)
 
 PORT = 8100
 EVERY = 60  # readings in one summary
@@ -149,11 +155,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="repetitions; the median counts")
     parser.add_argument("--no-save", action="store_true")
     options = parser.parse_args()
-    if INSIDE not in os.environ:
-        if os.geteuid() or not shutil.which("ip"):
-            raise SystemExit("needs root and `ip`, for a network namespace")
-        inside = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-        os.execvpe(inside[0], [*inside, sys.executable, *sys.argv], {**os.environ, INSIDE: "1"})
+    enter_own_network()
     described = machine()
     with cable() as beyond:
         result = measure(options.readings, options.rounds, beyond)

@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import re
 import shutil
 import statistics
 import subprocess
@@ -31,6 +29,8 @@ from compare import NATIVE_NODE  # noqa: E402
 from machine import machine  # noqa: E402
 from node import ROOT, Node, free_port  # noqa: E402
 from outcome import Outcome, exit_status  # noqa: E402
+from tree import cpu_ns, processes, pss_mib  # noqa: E402
+from wrk import wrk  # noqa: E402
 
 from cold import IDLE, Api, call, spread  # noqa: E402
 
@@ -39,7 +39,6 @@ NODE_BAR = 2.0
 FIRST_MS_BAR = 3.0
 MEMORY_MIB_BAR = 1024.0
 COLD_ROUNDS = 50
-TICKS = os.sysconf("SC_CLK_TCK")
 UP_S_MAX = 20
 
 
@@ -62,40 +61,6 @@ def fixture() -> Path:
         check=True,
     )
     return target / "wasm32-wasip2" / "release" / "hello.wasm"
-
-
-def processor_seconds(pid: int) -> float:
-    """Of a process and of everything that it has started and that still runs."""
-    children: dict[int, list[int]] = {}
-    used: dict[int, float] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-            used[int(entry.name)] = (int(fields[11]) + int(fields[12])) / TICKS
-    total, waiting = 0.0, [pid]
-    while waiting:
-        at = waiting.pop()
-        total += used.get(at, 0.0)
-        waiting += children.get(at, [])
-    return total
-
-
-def memory_mib(pid: int) -> float:
-    """Memory of a process and of all below it, pages shared with others counted in shares."""
-    total, waiting = 0, [pid]
-    while waiting:
-        at = waiting.pop()
-        try:
-            rollup = Path(f"/proc/{at}/smaps_rollup").read_text()
-            waiting += map(int, Path(f"/proc/{at}/task/{at}/children").read_text().split())
-        except OSError:
-            continue
-        total += int(re.search(r"^Pss: +(\d+)", rollup, re.M)[1])
-    return total / 1024
 
 
 class Server:
@@ -122,21 +87,14 @@ class Server:
                 time.sleep(0.05)
 
     def load(self, connections: int, seconds: int) -> None:
-        before = processor_seconds(self.pid)
-        done = subprocess.run(
-            ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", self.url],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        used = processor_seconds(self.pid) - before
-        if "Non-2xx" in done or "Socket errors" in done:
-            raise SystemExit(f"{self.url} failed:\n{done}")
-        value, unit = re.search(r"99%\s+([\d.]+)(us|ms|s)", done).groups()
-        count = int(re.search(r"(\d+) requests in", done)[1])
-        self.rates.append(float(re.search(r"Requests/sec:\s+([\d.]+)", done)[1]))
-        self.p99s.append(float(value) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit])
-        self.costs.append(used / count * 1e6)
+        below = processes(self.pid)
+        before = cpu_ns(below)
+        found = wrk(self.url, connections, seconds)
+        if found.errors:
+            raise SystemExit(f"{self.url}: {found.errors} errors")
+        self.rates.append(found.per_second)
+        self.p99s.append(found.p99_ms)
+        self.costs.append((cpu_ns(below) - before) / 1e3 / found.requests)
 
     def median(self) -> dict[str, float]:
         return {
@@ -261,13 +219,13 @@ def first_answers(folder: Path, wasm: Path) -> list[Outcome]:
 
 def memory(folder: Path, wasm: Path, functions: int) -> list[Outcome]:
     with Node() as node:
-        before = memory_mib(node.pid)
+        before = pss_mib(processes(node.pid))
         for at in range(functions):
             node.deploy(package(folder, f"c{at}", wasm, IDLE))
         for at in range(0, functions, max(functions // 50, 1)):
             call(node, f"c{at}")
         Api(node.socket).wait("c0", [])
-        after = memory_mib(node.pid)
+        after = pss_mib(processes(node.pid))
         kept = (
             sum(
                 file.stat().st_blocks * 512

@@ -177,6 +177,16 @@ def measure(calls: int, rounds: int, beyond: int) -> list[dict]:
     return rows
 
 
+def enter_own_network() -> None:
+    """Begins this program again in a network namespace of its own, unless it is in one."""
+    if INSIDE in os.environ:
+        return
+    if os.geteuid() or not shutil.which("ip"):
+        raise SystemExit("needs root and `ip`, for a network namespace")
+    inside = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    os.execvpe(inside[0], [*inside, sys.executable, *sys.argv], {**os.environ, INSIDE: "1"})
+
+
 @contextlib.contextmanager
 def cable() -> Iterator[int]:
     """Lays a cable into another namespace, and returns a process that lives there."""
@@ -212,11 +222,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=20, help="further calls on a connection")
     parser.add_argument("--rounds", type=int, default=3, help="repetitions; the median counts")
     options = parser.parse_args()
-    if INSIDE not in os.environ:
-        if os.geteuid() or not shutil.which("ip"):
-            raise SystemExit("needs root and `ip`, for a network namespace")
-        inside = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-        os.execvpe(inside[0], [*inside, sys.executable, *sys.argv], {**os.environ, INSIDE: "1"})
+    enter_own_network()
     described = machine()
     with cable() as beyond:
         rows = measure(options.calls, options.rounds, beyond)

@@ -683,11 +683,11 @@ class TinyFaas(Plane):
         return Function(name, http, coap)
 
 
-#: What the lab can start by itself once it is installed.
+#: The peers that the lab starts from installed programs.
 INSTALLED: dict[str, type[Native]] = {
     one.name: one for one in (Deno, Bun, Workerd, Uvicorn, Granian, Go, Runc, Docker)
 }
-#: What needs `--peer NAME=FOLDER`.
+#: The data planes, each of which needs `--peer NAME=FOLDER`.
 PLANES: dict[str, type[Plane]] = {
     one.name: one for one in (OpenWhisk, Fission, Nuclio, OfWatchdog, ClassicWatchdog, TinyFaas)
 }

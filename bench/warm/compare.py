@@ -23,6 +23,8 @@ from pathlib import Path
 
 from node import ROOT, Node, binaries, free_port
 from outcome import Outcome
+from tree import cpu_ns
+from wrk import wrk
 
 TARGET = binaries()
 CACHE = ROOT / ".cache"
@@ -119,23 +121,6 @@ class Row:
     runs: dict[str, list[Run]] = field(default_factory=dict)
 
 
-def cpu_ns(pid: int | None) -> int:
-    if pid is None:
-        return 0
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            total += int((task / "schedstat").read_text().split()[0])
-        except (OSError, ValueError):
-            pass  # a thread that just ended
-    return total
-
-
-def milliseconds(text: str) -> float:
-    number, unit = re.fullmatch(r"(-?[\d.]+)(us|ms|s|m|h)", text).groups()
-    return float(number) * {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4}[unit]
-
-
 @contextlib.contextmanager
 def placed(place: str, targets: list[Target]) -> Iterator[None]:
     """Where servers and generator run; afterwards the kernel decides again."""
@@ -166,37 +151,36 @@ def pin(pid: int, processors: set[int]) -> None:
             os.sched_setaffinity(int(task.name), processors)
 
 
+def pids(pid: int | None) -> set[int]:
+    return set() if pid is None else {pid}
+
+
 def load_http(target: Target, connections: int, seconds: float) -> Run:
-    front, worker = cpu_ns(target.front), cpu_ns(target.worker)
+    front, worker = cpu_ns(pids(target.front)), cpu_ns(pids(target.worker))
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{int(seconds)}s", "--latency", target.url]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = wrk(target.url, connections, seconds)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    front, worker = cpu_ns(target.front) - front, cpu_ns(target.worker) - worker
-    requests = int(re.search(r"(\d+) requests in", text).group(1))
-    wrong = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
-    sockets = re.search(r"Socket errors: (.*)", text)
-    lost = sum(int(n) for n in re.findall(r"\d+", sockets.group(1))) if sockets else 0
+    front, worker = cpu_ns(pids(target.front)) - front, cpu_ns(pids(target.worker)) - worker
     spent = after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime
     return Run(
-        per_second=float(re.search(r"Requests/sec:\s+([\d.]+)", text).group(1)),
-        p50_ms=milliseconds(re.search(r"^ +50% +(\S+)", text, re.MULTILINE).group(1)),
-        p99_ms=milliseconds(re.search(r"^ +99% +(\S+)", text, re.MULTILINE).group(1)),
-        errors=(int(wrong.group(1)) if wrong else 0) + lost,
-        front_us=front / requests / 1e3,
-        worker_us=worker / requests / 1e3,
-        generator_us=spent / requests * 1e6,
+        per_second=found.per_second,
+        p50_ms=found.p50_ms,
+        p99_ms=found.p99_ms,
+        errors=found.errors,
+        front_us=front / found.requests / 1e3,
+        worker_us=worker / found.requests / 1e3,
+        generator_us=spent / found.requests * 1e6,
     )
 
 
 def load_coap(target: Target, clients: int, seconds: float) -> Run:
     port, path = re.fullmatch(r"coap://127.0.0.1:(\d+)/(.*)", target.url).groups()
-    front, worker = cpu_ns(target.front), cpu_ns(target.worker)
+    front, worker = cpu_ns(pids(target.front)), cpu_ns(pids(target.worker))
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [str(TARGET / "bench_coap"), port, path, str(clients), str(int(seconds))]
     result = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    front, worker = cpu_ns(target.front) - front, cpu_ns(target.worker) - worker
+    front, worker = cpu_ns(pids(target.front)) - front, cpu_ns(pids(target.worker)) - worker
     requests = max(result["requests"], 1)
     spent = after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime
     return Run(

@@ -9,7 +9,7 @@ from motelab.evidence.figures import Figure
 
 #: Most throughput that the native server may have over tinyFaaS, by the paper (IV-B).
 SMALL_LOAD, HIGH_LOAD = 1.08, 1.33
-#: What counts as the same number of executions in five minutes.
+#: Two numbers of executions count as equal if one is at least this share of the other.
 TIED = 0.98
 #: Workloads that hold the interpreter's lock.
 BOUND = ("float-operation", "pyaes", "chameleon", "gzip-compression")
@@ -23,12 +23,12 @@ class Claim:
     paper: str
     section: str
     text: str
-    #: What the paper states: names of figures in `papers.csv`, or words if it prints no number.
+    #: The paper's figures, by their names in `papers.csv`; words if the paper prints no number.
     theirs: tuple[str, ...] | str
     #: The experiment whose newest stored run has the figure; none if nothing here can show it.
     experiment: str | None
     figure: Figure | None = None
-    #: What the figure is.
+    #: A description of our figure, for the page.
     what: str = ""
     #: `least` or `most`, and the number.
     rule: tuple[str, float] | None = None

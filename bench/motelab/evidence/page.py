@@ -27,7 +27,7 @@ TITLES = {
     "003": "Four platforms, the slides",
     "004": "Four platforms, the article",
 }
-#: What the papers state, and the head of the page.
+#: The file with the papers' figures, and the text at the top of the page.
 STATED = ROOT / "bench" / "reference" / "papers.csv"
 INTRODUCTION = Path(__file__).with_name("introduction.txt").read_text()
 
