@@ -207,7 +207,8 @@ impl Auto {
             self.load_until_ns = o.now_ns + LOOK_WAITING_NS;
         }
         let rate = self.rate;
-        let mut backlog = service_s.map_or(0, |service_s| for_backlog(o, service_s, rate, start));
+        let mut backlog =
+            service_s.map_or(0, |service_s| for_backlog(o, bounds, service_s, rate, start));
         if o.service.count() == 0 && o.waiting() > 0 {
             // No invocation has ended yet. The wanted number of instances is one at first and then
             // twice the present number. Once the invocations have run for as long as a start takes,
@@ -344,7 +345,13 @@ fn wait_max_s(service_s: f64) -> f64 {
 /// The number of instances in use, plus as many as are worth their start: each of them must spare
 /// the waiting invocations, and those that arrive behind them, more waiting than a start costs. The
 /// queue is treated as a fluid.
-fn for_backlog(o: &Observation, service_s: f64, rate: f64, start: StartCost) -> u32 {
+fn for_backlog(
+    o: &Observation,
+    bounds: &Bounds,
+    service_s: f64,
+    rate: f64,
+    start: StartCost,
+) -> u32 {
     let waiting = f64::from(o.waiting());
     if waiting == 0.0 {
         return 0;
@@ -358,7 +365,8 @@ fn for_backlog(o: &Observation, service_s: f64, rate: f64, start: StartCost) -> 
         return 0;
     }
     let by_instance = f64::from(slots) / service_s;
-    let more_max = (left / f64::from(slots)).ceil().max(1.0) as u32;
+    // The bound also limits this computation, which is made at each arrival.
+    let more_max = ((left / f64::from(slots)).ceil().max(1.0) as u32).min(bounds.max);
     // With no instance, the first one is started for any invocation.
     let mut more = u32::from(o.ready == 0);
     drain += f64::from(more) * by_instance;
