@@ -95,6 +95,12 @@ fn files_survive_instances_revisions_and_the_node() {
     node.ok(&["remove", "keeper", "--with-state", "--yes"]);
     deploy(&node, "keeper", MANIFEST, PYTHON);
     assert_eq!(node.get("/keeper/list").text(), "", "the folder is new");
+    // A folder that a backup lacks does not look like one that the function has emptied.
+    let image = node.dir.path().join("data/files/other.ext4");
+    let node = node.restart_after(false, || std::fs::remove_file(&image).expect("it is there"));
+    assert_eq!(node.get("/other/list").text(), "");
+    assert!(node.log().contains("other.ext4 was missing: a new, empty one"), "{}", node.log());
+    assert!(!node.log().contains("keeper.ext4 was missing"), "{}", node.log());
 }
 
 #[test]

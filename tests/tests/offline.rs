@@ -79,5 +79,9 @@ fn nothing_leaves_a_node_that_nobody_asks_to_send() {
         let node = node.crash_and_restart();
         assert_eq!(node.post("/thermo", br#"{"sensor":"attic","celsius":20}"#).status, 200);
         assert_eq!(packets() - before, 0, "packets of the node have left the machine");
+        // A packet that leaves would have been counted.
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        socket.send_to(b"out", "192.0.2.1:9").expect("there is a route");
+        wait_for("the packet to be counted", || (packets() > before).then_some(()));
     });
 }

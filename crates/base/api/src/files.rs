@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use crate::client::{Client, ClientError, built, encode};
 use crate::paths;
 
-/// The longest time for which an upload may take.
+/// The longest time that an upload may take.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(3_600);
 const PIECE_BYTES: usize = 64 << 10;
 

@@ -84,10 +84,24 @@ struct Mounted {
 }
 
 impl DataFolders {
-    /// Mounts the folder in the file `image`. If the file does not exist, it is made. If it is
-    /// smaller than `bytes`, it is enlarged now if the kernel permits that, otherwise the next time
-    /// that it is mounted.
+    /// Mounts the folder in the file `image`. If it is smaller than `bytes`, it is enlarged now if
+    /// the kernel permits that, otherwise the next time that it is mounted. If the file is missing,
+    /// an empty folder is made and the log says so: the file may be missing in a backup.
     pub fn open(&self, image: &Path, bytes: u64) -> Result<Arc<DataFolder>, DataError> {
+        self.mount(image, bytes, true)
+    }
+
+    /// Like [`DataFolders::open`], for a folder that may be new.
+    pub fn open_or_make(&self, image: &Path, bytes: u64) -> Result<Arc<DataFolder>, DataError> {
+        self.mount(image, bytes, false)
+    }
+
+    fn mount(
+        &self,
+        image: &Path,
+        bytes: u64,
+        must_exist: bool,
+    ) -> Result<Arc<DataFolder>, DataError> {
         let bytes = ext4::rounded(bytes);
         let entry = self.entry(image);
         let mut entry = lock(&entry);
@@ -99,6 +113,10 @@ impl DataFolders {
         support()?;
         if !image.exists() {
             make(image, bytes).map_err(failed("make a file system"))?;
+            if must_exist {
+                let image = image.display();
+                tracing::warn!("the data folder {image} was missing: a new, empty one was made");
+            }
         }
         let file = open_file(image).map_err(failed("open the file"))?;
         let bound = loop_device::bound_to(&file).map_err(failed("look for its loop device"))?;

@@ -113,7 +113,8 @@ pub(crate) fn bound_to(file: &File) -> io::Result<Option<LoopDevice>> {
         }
         let path = Path::new("/dev").join(name);
         let Ok(device) = File::open(&path) else { continue };
-        // A device that has just been released has no status. While this is open, none is released.
+        // A released device has no status. As long as `device` is open, the kernel does not release
+        // it.
         let Ok(status) = status(&device) else { continue };
         if (status.device, status.inode) == (wanted.dev(), wanted.ino()) {
             return Ok(Some(LoopDevice { path, device }));

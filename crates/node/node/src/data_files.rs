@@ -23,7 +23,8 @@ use rustix::fs::{
 const OWNER: u32 = 1000;
 /// The maximum number of names that are read from one folder.
 pub(crate) const ENTRIES_MAX: usize = 10_000;
-/// Folders nested deeper than this are not removed. Each level holds a descriptor.
+/// A path has at most this many parts, and folders nested deeper than this are not removed. Each
+/// level holds a descriptor.
 const DEPTH_MAX: usize = 64;
 /// The maximum number of bytes of a path.
 const PATH_BYTES_MAX: usize = 4096;
@@ -41,7 +42,10 @@ const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONB
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
-    #[error("a path has parts with / between them, without .., and at most 4,096 bytes")]
+    #[error(
+        "a path has at most {DEPTH_MAX} parts with / between them, without .., each of at most 255 \
+         bytes, and 4,096 bytes in all"
+    )]
     Path,
     #[error("{0} is a folder")]
     IsFolder(String),
@@ -59,8 +63,8 @@ pub(crate) enum FileError {
     Full,
     #[error("the upload ended early: {0}")]
     Upload(#[source] io::Error),
-    #[error("{0}")]
-    Disk(#[source] io::Error),
+    #[error("{0}: {1}")]
+    Disk(String, #[source] io::Error),
 }
 
 /// A path below a data folder, without `.` and `..`. Empty for the folder itself.
@@ -79,14 +83,18 @@ impl Below {
                 _ => return Err(FileError::Path),
             }
         }
-        match text.len() > PATH_BYTES_MAX || text.contains('\0') {
+        let parts = path.components().count();
+        match text.len() > PATH_BYTES_MAX || parts > DEPTH_MAX || text.contains('\0') {
             true => Err(FileError::Path),
             false => Ok(Self(path)),
         }
     }
 
     fn shown(&self) -> String {
-        self.0.to_string_lossy().escape_debug().to_string()
+        match self.0.as_os_str().is_empty() {
+            true => "the data folder".to_owned(),
+            false => self.0.to_string_lossy().escape_debug().to_string(),
+        }
     }
 
     /// The folder that contains the last part, and that part.
@@ -107,7 +115,8 @@ impl Below {
             Errno::LOOP | Errno::XDEV | Errno::NXIO | Errno::ACCESS | Errno::NODEV => {
                 FileError::Special(self.shown())
             }
-            other => FileError::Disk(other.into()),
+            Errno::NAMETOOLONG => FileError::Path,
+            other => FileError::Disk(self.shown(), other.into()),
         }
     }
 }
@@ -192,7 +201,7 @@ fn entry(folder: BorrowedFd<'_>, name: &[u8]) -> Option<FileEntry> {
 pub(crate) fn read(root: BorrowedFd<'_>, path: &Below) -> Result<(File, u64), FileError> {
     let opened = open(root, &path.0, OFlags::RDONLY | OFlags::NOCTTY, Mode::empty());
     let file = File::from(opened.map_err(|error| path.failed(error))?);
-    let meta = file.metadata().map_err(FileError::Disk)?;
+    let meta = file.metadata().map_err(|error| FileError::Disk(path.shown(), error))?;
     match (meta.is_file(), meta.is_dir()) {
         (true, _) => Ok((file, meta.len())),
         (_, true) => Err(FileError::IsFolder(path.shown())),
@@ -216,7 +225,7 @@ pub(crate) fn write(
     let mut file = File::from(file.map_err(|error| path.failed(error))?);
     // The function owns even a part of the file, which it can then remove if the node is killed.
     let owned = own(file.as_fd()).map_err(|error| path.failed(error));
-    let written = owned.and_then(|()| fill(&mut file, content)).and_then(|bytes| {
+    let written = owned.and_then(|()| fill(&mut file, path, content)).and_then(|bytes| {
         rustix::fs::fsync(&file).map_err(|error| path.failed(error))?;
         renameat(&parent, &*unfinished, &parent, name).map_err(|error| path.failed(error))?;
         rustix::fs::fsync(&parent).map_err(|error| path.failed(error))?;
@@ -228,7 +237,7 @@ pub(crate) fn write(
     })
 }
 
-fn fill(file: &mut File, content: &mut dyn Read) -> Result<u64, FileError> {
+fn fill(file: &mut File, path: &Below, content: &mut dyn Read) -> Result<u64, FileError> {
     let mut piece = vec![0; PIECE_BYTES];
     let mut bytes = 0;
     loop {
@@ -241,7 +250,7 @@ fn fill(file: &mut File, content: &mut dyn Read) -> Result<u64, FileError> {
         }
         file.write_all(&piece[..got]).map_err(|error| match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FileError::Full,
-            _ => FileError::Disk(error),
+            _ => FileError::Disk(path.shown(), error),
         })?;
         bytes += got as u64;
     }
@@ -383,7 +392,8 @@ mod tests {
         }
         assert!(text(read(root, &below("sub"))).contains("sub is a folder"));
         assert!(text(read(root, &below("none"))).contains("there is no none"));
-        for path in ["../secret", "sub/../../secret", "a\0b", &"a/".repeat(3_000)] {
+        for path in ["../secret", "sub/../../secret", "a\0b", &"a/".repeat(3_000), &"a/".repeat(65)]
+        {
             assert!(Below::new(path).is_err(), "{path:?}");
         }
         let absolute = dir.path().join("secret");

@@ -8,12 +8,11 @@ use mote_api::Problem;
 use mote_core::fault::{bytes_text, error_chain};
 use mote_engine::data_image;
 use mote_sandbox::{DataError, DataFolders, data_folder_bytes, data_folder_support};
-use mote_spec::FunctionName;
-use mote_spec::FunctionSpec;
 use mote_spec::name::split;
+use mote_spec::{FunctionName, FunctionSpec};
 
 use super::Node;
-use super::run::data_path::FILES as FOLDER;
+use super::run::data_path::FILES;
 use super::store_work::blocking;
 
 /// At least this much of the disk stays free, or a twentieth of a smaller disk.
@@ -22,7 +21,7 @@ const FREE_BYTES_SHARE: u64 = 20;
 
 /// The file that contains the data folder of a function.
 pub(crate) fn image(node: &Node, name: &str) -> PathBuf {
-    data_image(&node.config.data.join(FOLDER), name)
+    data_image(&node.config.data.join(FILES), name)
 }
 
 /// Fails if the node cannot, or may not, give the function the folders of its manifest. Changes
@@ -124,7 +123,7 @@ pub(crate) async fn prepare(
             is_kept: false,
         });
         // Mounting the folder once shows that an instance can be given it.
-        folders.open(&image, wanted).map_err(|error| problem(&name, &error))?;
+        folders.open_or_make(&image, wanted).map_err(|error| problem(&name, &error))?;
         Ok(new)
     });
     prepared
@@ -149,7 +148,7 @@ pub(crate) fn bytes_of(node: &Node, namespace: &str) -> u64 {
 /// The functions whose data folders the node keeps, and the size of each. Some of the functions may
 /// have been removed. Blocks for a moment.
 pub(crate) fn list(node: &Node) -> Vec<(String, u64)> {
-    let entries = std::fs::read_dir(node.config.data.join(FOLDER)).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(node.config.data.join(FILES)).into_iter().flatten().flatten();
     let mut folders: Vec<_> = entries
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;

@@ -66,10 +66,10 @@ pub(super) async fn list(
     Path(name): Path<String>,
     Query(PathQuery { path }): Query<PathQuery>,
 ) -> Result<Json<FileListing>, Refused> {
-    let path = below(&path)?;
+    let path = below(&name, &path)?;
     let (entries, has_more) = work(move || {
         let folder = open(&node, &name)?;
-        data_files::list(folder.root(), &path).map_err(problem)
+        data_files::list(folder.root(), &path).map_err(|error| problem(&name, error))
     })
     .await?;
     Ok(Json(FileListing { entries, has_more }))
@@ -80,10 +80,11 @@ pub(super) async fn read(
     Path(name): Path<String>,
     Query(PathQuery { path }): Query<PathQuery>,
 ) -> Result<Response, Refused> {
-    let path = below(&path)?;
+    let path = below(&name, &path)?;
     let (folder, file, bytes) = work(move || {
         let folder = open(&node, &name)?;
-        let (file, bytes) = data_files::read(folder.root(), &path).map_err(problem)?;
+        let found = data_files::read(folder.root(), &path);
+        let (file, bytes) = found.map_err(|error| problem(&name, error))?;
         Ok((folder, file, bytes))
     })
     .await?;
@@ -128,13 +129,14 @@ pub(super) async fn write(
     Query(PathQuery { path }): Query<PathQuery>,
     request: Request,
 ) -> Result<Json<FileWritten>, Refused> {
-    let path = below(&path)?;
+    let path = below(&name, &path)?;
     let number = UPLOADS.fetch_add(1, Ordering::Relaxed);
     let stream = request.into_body().into_data_stream().map_err(std::io::Error::other);
     let mut content = SyncIoBridge::new(StreamReader::new(stream));
     let bytes = work(move || {
         let folder = open(&node, &name)?;
-        data_files::write(folder.root(), &path, number, &mut content).map_err(problem)
+        let written = data_files::write(folder.root(), &path, number, &mut content);
+        written.map_err(|error| problem(&name, error))
     })
     .await?;
     Ok(Json(FileWritten { bytes }))
@@ -145,10 +147,11 @@ pub(super) async fn remove(
     Path(name): Path<String>,
     Query(RemoveQuery { path, recursive }): Query<RemoveQuery>,
 ) -> Result<StatusCode, Refused> {
-    let path = below(&path)?;
+    let path = below(&name, &path)?;
     work(move || {
         let folder = open(&node, &name)?;
-        data_files::remove(folder.root(), &path, recursive).map_err(problem)
+        let removed = data_files::remove(folder.root(), &path, recursive);
+        removed.map_err(|error| problem(&name, error))
     })
     .await?;
     Ok(StatusCode::NO_CONTENT)
@@ -191,8 +194,8 @@ fn function(name: &str) -> Result<FunctionName, Problem> {
         .map_err(|error| Problem::new(422, "M0907", error.to_string()).with_field("name"))
 }
 
-fn below(path: &str) -> Result<Below, Problem> {
-    Below::new(path).map_err(problem)
+fn below(name: &str, path: &str) -> Result<Below, Problem> {
+    Below::new(path).map_err(|error| problem(name, error))
 }
 
 async fn work<T: Send + 'static>(
@@ -202,20 +205,23 @@ async fn work<T: Send + 'static>(
     blocking(run).await.unwrap_or_else(failed)
 }
 
-fn problem(error: FileError) -> Problem {
-    let text = error.to_string();
+fn problem(name: &str, error: FileError) -> Problem {
+    let text = format!("{name}: {error}");
     match error {
         FileError::Path
         | FileError::IsFolder(_)
         | FileError::NotFolder(_)
         | FileError::Special(_)
         | FileError::Deep => Problem::new(422, "M0907", text).with_field("path"),
-        FileError::Missing(_) => Problem::new(404, "M0906", text),
+        FileError::Missing(_) => {
+            let hint = "see what is there: mote files list (paths begin in /data, so /data/a is a)";
+            Problem::new(404, "M0906", text).with_hint(hint)
+        }
         FileError::NotEmpty(_) => Problem::new(409, "M0908", text)
-            .with_hint("remove it with everything in it: mote files remove --recursive"),
+            .with_hint("remove it with everything in it: mote files remove, with --recursive"),
         FileError::Full => Problem::new(507, "M0909", text)
             .with_hint("remove files, or raise the size in the manifest: [files] data"),
         FileError::Upload(_) => Problem::new(400, "M0907", text),
-        FileError::Disk(_) => Problem::new(503, "M0704", text),
+        FileError::Disk(..) => Problem::new(503, "M0704", text),
     }
 }

@@ -7,7 +7,7 @@ use super::Check;
 impl Check<'_> {
     pub(super) fn shared_folders(&mut self) -> SharedFolders {
         let key = "shared_folders";
-        let Some(given) = self.given(key) else {
+        let Some(given) = self.given(key).filter(|text| text != "none") else {
             self.settle(key, "none".to_owned());
             return SharedFolders::default();
         };
