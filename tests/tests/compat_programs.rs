@@ -59,7 +59,8 @@ fn actions_that_stay() {
     assert_eq!(answer.json()["got"].as_str().map(str::len), Some(400_000));
     assert_eq!(answer.json()["text"].as_str().map(str::len), Some(300_000));
     assert_eq!(json_call(&node, "/ack", r#"{"sleep":1}"#).status, 504);
-    assert_eq!(json_call(&node, "/ack", r#"{"n":2}"#).json()["got"], 2, "in a new instance");
+    let answer = json_call(&node, "/ack", r#"{"n":2}"#);
+    assert_eq!(answer.json()["got"], 2, "in a new instance: {}", answer.text());
     deploy(&node, "openwhisk/loop-crash", "frail");
     let answer = json_call(&node, "/frail", r#"{"crash":1}"#);
     assert!(answer.status >= 500 && !answer.text().contains("secret"), "{}", answer.text());

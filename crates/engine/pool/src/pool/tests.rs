@@ -55,9 +55,14 @@ pub(super) struct Fake {
     asked: u32,
     killed: u32,
     thread: Option<usize>,
+    takes_ahead: bool,
 }
 
 impl Instance for Fake {
+    fn takes_ahead(&self) -> bool {
+        self.takes_ahead
+    }
+
     fn thread(&self) -> Option<usize> {
         self.thread
     }
@@ -277,6 +282,25 @@ fn what_an_instance_has_not_begun_runs_before_all_others() {
     bench.pool.ended(key, "exited", bench.now_ns);
     let next = bench.started();
     assert_eq!(bench.began.last(), Some(&(1, next)));
+}
+
+#[test]
+fn nothing_is_sent_ahead_to_an_instance_that_may_be_killed() {
+    let mut bench = Bench::new(0, 1, |_| ());
+    bench.pool.count_start(bench.now_ns);
+    let key = bench.ready(Fake { takes_ahead: true, ..Fake::default() }, false);
+    bench.pool.worker_mut(key).unwrap().record_run(1_000);
+    for _ in 0..2 {
+        bench.submit().unwrap();
+    }
+    assert_eq!(bench.began.len(), 2, "the second one is sent ahead");
+    bench.end(key, 1);
+    let now_ns = bench.now_ns;
+    assert!(bench.pool.worker_mut(key).unwrap().note_cancelled(0, Gone::Late, now_ns));
+    bench.submit().unwrap();
+    assert_eq!((bench.began.len(), bench.pool.queued()), (2, 1));
+    bench.end(key, 0);
+    assert_eq!(bench.began.len(), 3, "it ended in time");
 }
 
 #[test]

@@ -229,6 +229,8 @@ impl Total {
 #[derive(Debug)]
 pub struct Calls<R> {
     slots: Slab<Call<R>>,
+    /// The number of invocations that were cancelled and have not ended yet.
+    cancelled: u32,
     /// The number of invocations of all instances of the pool.
     total: Total,
 }
@@ -242,6 +244,7 @@ impl<R> Calls<R> {
     fn remove(&mut self, slot: usize) -> Option<Call<R>> {
         let call = self.slots.try_remove(slot)?;
         self.total.subtract(1);
+        self.cancelled -= u32::from(call.cancelled.is_some());
         Some(call)
     }
 
@@ -316,7 +319,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
             number,
             state: State::Ready,
             instance,
-            calls: Calls { slots: Slab::new(), total: in_flight },
+            calls: Calls { slots: Slab::new(), cancelled: 0, total: in_flight },
             concurrency,
             run_times: RunTimes::default(),
             idle_since_ns: now_ns,
@@ -446,6 +449,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
             Gone::Late => now_ns,
         };
         call.cancelled = Some(Cancelled { at_ns: now_ns, due_ns, gone, messages });
+        self.calls.cancelled += 1;
         true
     }
 
@@ -477,12 +481,13 @@ impl<R: Running, I: Instance> Worker<R, I> {
         self.calls.insert(Call { serial, order, began_ns, cancelled: None, running });
     }
 
-    /// How many more invocations the instance may take.
+    /// How many more invocations the instance may take. None is sent ahead to an instance that
+    /// continues with a cancelled one, because the instance may be killed for it.
     pub(super) fn room(&self) -> u32 {
         if self.state != State::Ready || self.instance.is_full() {
             return 0;
         }
-        let most = if self.instance.takes_ahead() {
+        let most = if self.calls.cancelled == 0 && self.instance.takes_ahead() {
             frames_max(self.concurrency, self.run_times.mean_ns())
         } else {
             self.concurrency
