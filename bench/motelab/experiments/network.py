@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from motelab.catalog import workloads
+from motelab.catalog import BRIEF, workloads
 from motelab.client import Load
 from motelab.experiments.calls import Deployment
 from motelab.experiments.sweeps import TIMEOUT_S, one_instance
@@ -166,9 +166,9 @@ def _loads(there: Lab, link: Link, missing: list[str]) -> tuple[Any, Any]:
     ways = _ways(there, one_instance(there, workloads()["hello"]), missing)
     runs: list[dict[str, Any]] = []
     operations = []
-    repeats = there.pick(1, 1, 3)
+    repeats, callers = there.pick(1, 1, 3), there.pick(CALLERS, CALLERS, CALLERS, brief=CALLERS[1:])
     for setting in settings(there):
-        for clients, repeat in product(CALLERS, range(repeats)):
+        for clients, repeat in product(callers, range(repeats)):
             turn = repeat % len(ways)
             for way in [*ways[turn:], *ways[:turn]]:
                 trip_s = setting.round_trip_ms / 1e3
@@ -214,8 +214,8 @@ def _together(counts: list[dict[str, int]]) -> dict[str, int]:
 def _first_calls(there: Lab, link: Link, missing: list[str]) -> Any:
     """Calls to a function without an instance. The time that the baseline's program needs to start
     is added to the time of its call; its caller would have to wait for both."""
-    rounds, found = there.pick(1, 5, 20, brief=2), []
-    if there.profile != "smoke":
+    rounds, found = there.pick(1, 5, 20, brief=1), []
+    if there.profile not in ("smoke", BRIEF):
         for target in there.targets:
             target.settle()
     ways = [way for way in _ways(there, Wish(runtime=there.runtime), missing) if not way.closes]
