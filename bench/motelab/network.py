@@ -85,11 +85,9 @@ def has_netem() -> bool:
 def netem(conditions: Conditions) -> list[str]:
     """The conditions as netem is told them."""
     words = ["netem", "limit", str(HELD_MAX), "delay", f"{conditions.delay_s * 1e6:.0f}us"]
-    if conditions.loss:
-        words += ["loss", "random", f"{conditions.loss * 100:g}%"]
-    if conditions.rate_bit_s:
-        words += ["rate", f"{conditions.rate_bit_s:.0f}bit"]
-    return words
+    words += ["loss", "random", f"{conditions.loss * 100:g}%"]
+    # Without a rate, netem keeps the previous one; 0 is no limit.
+    return [*words, "rate", f"{conditions.rate_bit_s or 0:.0f}bit"]
 
 
 def _tun() -> int:

@@ -38,7 +38,7 @@ LINKS = {"unlimited": None, "1 Mbit/s": SLOW_BIT_S}
 #: An answer within this time is shown in a column of its own, because the limit of a call is long.
 SOON_S = 1.0
 #: How long a load lasts: this many round trips, but not less than this many seconds.
-LENGTHS = {"smoke": (2, 0.3), "brief": (12, 1.5), "edge": (40, 4.0), "paper": (200, 20.0)}
+LENGTHS = {"smoke": (2, 0.3), "brief": (12, 1.5), "edge": (30, 6.0), "paper": (200, 20.0)}
 WARMUP_S_MIN, WARMUP_ROUND_TRIPS = 0.5, 4
 #: `mote bench` connects once before it begins, and gives up after 5 s. With 5 % loss in both
 #: directions, one of a thousand attempts fails.

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from motelab import style
 from motelab.results import Stored
@@ -36,6 +37,8 @@ def _curves(axes: Axes, of: Any, column: str, colour: dict[Any, str]) -> None:
     trips = sorted(of.round_trip_ms.unique())
     axes.set_xticks(trips, [f"{trip:g}" for trip in trips])
     axes.set_xticks([], minor=True)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _grid(table: Any, rows: list[tuple[str, int]]) -> tuple[Figure, Any, list[float]]:
@@ -51,6 +54,17 @@ def _grid(table: Any, rows: list[tuple[str, int]]) -> tuple[Figure, Any, list[fl
     return made, grid, losses
 
 
+def _finish(made: Figure, grid: Any) -> None:
+    """Panels of a row have the same scale; the names of the curves are to the right of all."""
+    for row in grid:
+        lows, highs = zip(*(axes.get_ylim() for axes in row), strict=True)
+        # Less than a decade would have no label.
+        low, high = min(lows), max(highs)
+        for axes in row:
+            axes.set_ylim(min(low, high / 12), high)
+    made.legend(*grid[0][0].get_legend_handles_labels(), loc="outside right upper")
+
+
 def _throughput(table: Any) -> Figure:
     rows = [(link, n) for link in table.link.unique() for n in table.clients.unique()]
     made, grid, losses = _grid(table, rows)
@@ -60,7 +74,7 @@ def _throughput(table: Any) -> Figure:
         _curves(grid[row][column], of, "rate", colour)
         if column == 0:
             grid[row][column].set_ylabel("answers per second")
-    style.legend(made, grid[0][0])
+    _finish(made, grid)
     return made
 
 
@@ -75,7 +89,7 @@ def _latency(table: Any) -> Figure:
         _curves(axes, of[of.loss == loss], column, colour)
         if at == 0:
             axes.set_ylabel(f"{column.removesuffix('_ms')} in ms")
-    style.legend(made, grid[0][0])
+    _finish(made, grid)
     style.note(made, "no point: more than this share of the calls was not answered in time")
     return made
 
