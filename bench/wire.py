@@ -139,7 +139,6 @@ def ways(node: Node, client: Path) -> list[Way]:
         # What HTTP needs at least: curl names itself and the types that it accepts.
         Way("HTTP/1.1, fewest fields",
             curl(web, "--http1.1", "-H", "user-agent:", "-H", "accept:")),
-        Way("HTTP/2", curl(web, "--http2-prior-knowledge")),
         Way("HTTP/1.1 over TLS 1.3", curl(safe, "--http1.1")),
         Way("HTTP/2 over TLS 1.3", curl(safe, "--http2")),
         Way("MQTT 3.1.1, QoS 0", publish(PORTS["mqtt"], "-q", "0"), no_answer),
