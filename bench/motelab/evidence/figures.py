@@ -114,6 +114,31 @@ def worst(column: str, over: str = BASELINE, key: str = "clients") -> Figure:
     return of
 
 
+def over_links(column: str, over: str = BASELINE, *, lossy: bool) -> Figure:
+    """The smallest of such ratios over all links of a run that lose packets, or that lose none. Of
+    the largest number of callers, because one caller makes too few calls."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        # Other ways to call the baseline differ by their protocol, which is not the platform's.
+        if platform.startswith(f"{over}, "):
+            return None
+        keys = ("round_trip_ms", "loss", "link", "clients")
+        most = max(row["clients"] for row in run["table"])
+        links = {
+            tuple(row[key] for key in keys)
+            for row in run["table"]
+            if row["clients"] == most and (row["loss"] > 0) == lossy
+        }
+        found = [
+            ratio(column, over, **dict(zip(keys, link, strict=True)))(run, platform)
+            for link in links
+        ]
+        known = [one for one in found if one is not None]
+        return min(known) if known and len(known) == len(found) else None
+
+    return of
+
+
 def at_most_clients(column: str, over: str = BASELINE) -> Figure:
     """The ratio at the largest number of clients of the run."""
 
@@ -227,11 +252,12 @@ def least_warm(*names: str) -> Figure:
     return of
 
 
-def bytes_of(way: str, over: str) -> Figure:
-    """Bytes of a further call, compared with another protocol, in a result of bench-wire."""
+def on_the_wire(column: str, way: str, over: str) -> Figure:
+    """Bytes or packets of a first or further call, compared with another protocol, in a result of
+    bench-wire."""
 
     def of(run: Summary, platform: str) -> float | None:
-        by_way = {row["way"]: float(row["further_bytes"]) for row in run["rows"]}
+        by_way = {row["way"]: float(row[column]) for row in run["rows"]}
         if platform != "mote" or way not in by_way or over not in by_way:
             return None
         return by_way[way] / by_way[over]
