@@ -8,8 +8,11 @@ ended, so the output of two programs never mixes. Programs that measure time run
 each alone.
 
 Most end-to-end tests wait for a node rather than for a processor. In two lanes, all of them together
-use a quarter of the time of two processors, so four lanes are faster and disturb little. The script
-exits with 1 if any program failed, and lists these programs as its last lines.
+use a quarter of the time of two processors, so four lanes are faster and disturb little.
+
+Tests that failed run once more at the end, alone. A test that passes then is reported as unsteady
+(`UNSTEADY: NAME`) and does not fail the run; see decision 0103. The script exits with 1 if any
+program failed, and lists these programs as its last lines.
 """
 
 import argparse
@@ -33,6 +36,10 @@ KUBERNETES = re.compile(r"\bmote_tests::(kubernetes|cluster)\b|\"KUBECTL\"")
 KUBERNETES_BUILT = "MOTE_KUBERNETES_BUILT"
 # A program that takes longer hangs.
 PROGRAM_SECONDS_MAX = 1_200
+# If more tests failed than this, the cause is not that they ran beside others.
+AGAIN_MAX = 8
+# The names under the last "failures:" of a test program.
+FAILURES = re.compile(r"^failures:\n((?:    \S+\n)+)", re.MULTILINE)
 # Programs that take minutes. They begin first, so that none of them is left for the end.
 LONG = [
     "dashboard",
@@ -102,32 +109,65 @@ class Runner:
     """Runs programs, prints what each printed, and remembers which failed."""
 
     def __init__(self) -> None:
-        self.failed: list[str] = []
+        self.failed: dict[str, str] = {}
         self.times: list[tuple[float, str]] = []
         self.printing = threading.Lock()
 
     def run(self, title: str, command: list[str], folder: Path) -> None:
         began = time.monotonic()
-        with tempfile.TemporaryFile() as output:
-            # In the environment that `cargo test` gives: its folder, and the crate's.
-            environment = {**os.environ, "CARGO_MANIFEST_DIR": str(folder)}
-            try:
-                ended = subprocess.run(
-                    command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                    stderr=subprocess.STDOUT, check=False, timeout=PROGRAM_SECONDS_MAX,
-                ).returncode
-            except subprocess.TimeoutExpired as error:
-                ended = str(error)
-            took = time.monotonic() - began
-            output.seek(0)
-            with self.printing:
-                print(f"\n     Running {title}: {took:.1f} s", flush=True)
-                sys.stdout.buffer.write(output.read())
-                sys.stdout.flush()
-                self.times.append((took, title))
-                if ended != 0:
-                    print(f"{title} ended with {ended}", flush=True)
-                    self.failed.append(title)
+        ended, output = execute(command, folder)
+        took = time.monotonic() - began
+        with self.printing:
+            print(f"\n     Running {title}: {took:.1f} s", flush=True)
+            sys.stdout.buffer.write(output)
+            sys.stdout.flush()
+            self.times.append((took, title))
+            if ended:
+                print(f"{title} ended with {ended}", flush=True)
+                self.failed[title] = output.decode(errors="replace")
+
+    def again(self, found: list[Program]) -> None:
+        """Runs the tests that failed once more, alone, if there are few of them."""
+        by_title = {title_of(program): program for program in found}
+        tests = {
+            title: names.split()
+            for title, output in self.failed.items()
+            if title in by_title and (names := "".join(FAILURES.findall(output)))
+        }
+        if sum(map(len, tests.values())) > AGAIN_MAX:
+            return
+        for title, names in tests.items():
+            program = by_title[title]
+            command = [program.command[0], "--exact", "--test-threads=1", *names]
+            ended, output = execute(command, program.folder)
+            # A counted line of the runner would count these tests twice.
+            text = output.decode(errors="replace").replace("test result:", "result of the second run:")
+            print(f"\n     Once more, alone: {title}\n{text}", flush=True)
+            if not ended:
+                del self.failed[title]
+                for name in names:
+                    print(f"UNSTEADY: {name}", flush=True)
+
+
+def execute(command: list[str], folder: Path) -> tuple[str, bytes]:
+    """Runs a test program. Returns how it failed, or nothing, and what it printed."""
+    with tempfile.TemporaryFile() as output:
+        # In the environment that `cargo test` gives: its folder, and the crate's.
+        environment = {**os.environ, "CARGO_MANIFEST_DIR": str(folder)}
+        try:
+            code = subprocess.run(
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, check=False, timeout=PROGRAM_SECONDS_MAX,
+            ).returncode
+            ended = str(code) if code else ""
+        except subprocess.TimeoutExpired as error:
+            ended = str(error)
+        output.seek(0)
+        return ended, output.read()
+
+
+def title_of(program: Program) -> str:
+    return f"{program.folder.name} {program.source}"
 
 
 def begins(program: Program) -> tuple[int, str]:
@@ -139,6 +179,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lanes", type=int, default=4, help="programs at a time (default: 4)")
     parser.add_argument("--list", action="store_true", help="print name, folder and command of each, and run none")
+    parser.add_argument(
+        "--suite", action="append", nargs=2, default=[], metavar=("NAME", "COMMAND"),
+        help="a command of the shell that runs beside the programs",
+    )
     parser.add_argument("names", nargs="*", help="names of test programs; none: all")
     arguments = parser.parse_args()
     root = Path(__file__).resolve().parent.parent
@@ -158,8 +202,7 @@ def main() -> None:
         built = os.environ.get(KUBERNETES_BUILT)
         while program in clustered and built and not Path(built).exists():
             time.sleep(0.5)
-        title = f"{program.folder.name} {program.source}"
-        runner.run(title, program.command, program.folder)
+        runner.run(title_of(program), program.command, program.folder)
 
     shared = sorted((p for p in found if p.name not in ALONE and p not in clustered), key=begins)
     # In the last third: late, but not so late that one of them is left for the end.
@@ -167,12 +210,18 @@ def main() -> None:
     shared[late:late] = clustered
     began = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(arguments.lanes) as lanes:
+        suites = [
+            lanes.submit(runner.run, name, ["bash", "-c", command], root) for name, command in arguments.suite
+        ]
         list(lanes.map(run, shared))
+        for suite in suites:
+            suite.result()
     in_lanes = sum(took for took, _ in runner.times)
     print(f"\n{in_lanes:.0f} s of tests in {arguments.lanes} lanes took {time.monotonic() - began:.0f} s")
     for program in found:
         if program.name in ALONE:
             run(program)
+    runner.again(found)
 
     slowest = sorted(runner.times, reverse=True)[:12]
     print("\nslowest: " + ", ".join(f"{title} {took:.0f} s" for took, title in slowest))

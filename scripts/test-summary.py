@@ -3,7 +3,8 @@
 
 Reads the closing lines of cargo test, node's runner, unittest and pytest. A test that could not run
 here prints `SKIPPED: TEST: what: why`; it counts as skipped and not as passed, however its runner
-counted it. The last line printed is `tests: N passed, N failed, N skipped`.
+counted it. A test that failed beside others and passed alone (`UNSTEADY: TEST`) counts as passed and
+is named. The last line printed is `tests: N passed, N failed, N skipped`.
 """
 
 import re
@@ -14,14 +15,16 @@ NODE = re.compile(r"^# (pass|fail|skipped) (\d+)$")
 UNITTEST = re.compile(r"^Ran (\d+) tests? in ")
 UNITTEST_END = re.compile(r"^(?:OK|FAILED)(?: \((.*)\))?$")
 PYTEST = re.compile(r"^(?:=+ )?((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s")
+UNSTEADY = re.compile(r"^UNSTEADY: ([\w:]+)$")
 SKIPPED = re.compile(r"SKIPPED: ([\w:]+): (.*)$")
 
 
-def summary(lines: list[str]) -> tuple[int, int, int, dict[str, list[str]]]:
-    """The numbers of passed, failed and skipped tests by a runner's own count, and the reasons by
-    test of the others."""
+def summary(lines: list[str]) -> tuple[int, int, int, dict[str, list[str]], list[str]]:
+    """The numbers of passed, failed and skipped tests by a runner's own count, the reasons by test of
+    the others, and the unsteady tests."""
     passed = failed = counted = ran = 0
     named: dict[str, list[str]] = {}
+    unsteady: list[str] = []
     for line in (line.rstrip("\n") for line in lines):
         if found := CARGO.match(line):
             passed, failed = passed + int(found[1]), failed + int(found[2])
@@ -44,20 +47,25 @@ def summary(lines: list[str]) -> tuple[int, int, int, dict[str, list[str]]]:
                 passed += int(count) if word == "passed" else 0
                 failed += int(count) if word in ("failed", "error", "errors") else 0
                 counted += int(count) if word == "skipped" else 0
+        elif found := UNSTEADY.match(line):
+            unsteady.append(found[1])
         elif found := SKIPPED.search(line):
             reasons = named.setdefault(found[1], [])
             if found[2] not in reasons:
                 reasons.append(found[2])
-    return passed - len(named), failed, counted, named
+    passed += len(unsteady) - len(named)
+    return passed, failed - len(unsteady), counted, named, unsteady
 
 
 def main() -> None:
     with open(sys.argv[1], encoding="utf-8", errors="replace") as log:
-        passed, failed, counted, named = summary(log.readlines())
+        passed, failed, counted, named, unsteady = summary(log.readlines())
     for test, reasons in sorted(named.items()):
         print(f"skipped: {test}: {'; '.join(reasons)}")
     if counted:
         print(f"skipped: {counted} more, which their runners name above")
+    for test in unsteady:
+        print(f"unsteady, passed alone: {test}")
     print(f"tests: {passed} passed, {failed} failed, {counted + len(named)} skipped")
 
 

@@ -40,7 +40,6 @@ null_device() {
   [ -c /dev/null ] || { rm -f /dev/null && mknod /dev/null c 1 3; }
   chmod 666 /dev/null
 }
-in_folder() { (cd "$1" && shift && "$@"); }
 
 # The parts of Kubernetes that the tests need are built once, while other tests run. Without these
 # parts, the tests are skipped. make test-cluster tests whole clusters.
@@ -58,35 +57,37 @@ printf '\n== build\n'
 cargo build --workspace --bins --tests
 export MOTE_BIN=$target/debug/mote
 
-suite "Python shim" python3 -B -m unittest discover -s shims/python
-suite "standalone server" python3 -B -m unittest discover -s shims/standalone
-suite "Rust library" env MOTE_RUST_TARGET="$target/rust-function" python3 -B -m unittest discover -s shims/rust
-suite "Go worker" python3 -B -m unittest discover -s shims/go
-suite "Node shim" node --test shims/node/*.test.mjs
+# The suites of other languages run beside the programs of Rust, because all of them wait much.
+beside=()
+add() { beside+=(--suite "$1" "$2"); } # name, command of the shell
+add "Python shim" "python3 -B -m unittest discover -s shims/python"
+add "standalone server" "python3 -B -m unittest discover -s shims/standalone"
+add "Rust library" "MOTE_RUST_TARGET=$target/rust-function python3 -B -m unittest discover -s shims/rust"
+add "Go worker" "python3 -B -m unittest discover -s shims/go"
+add "Node shim" "node --test shims/node/*.test.mjs"
 modules=$PWD/.cache/test-node/node_modules
 for folder in "$modules"/@oven/bun-linux-*/bin "$modules"/@deno/linux-*; do
   [ ! -d "$folder" ] || PATH=$PATH:$folder
 done
 for name in bun deno; do
   if command -v $name >/dev/null; then
-    suite "Node shim on $name" env MOTE_INTERPRETER=$name node --test shims/node/*.test.mjs
+    add "Node shim on $name" "MOTE_INTERPRETER=$name node --test shims/node/*.test.mjs"
   else
     echo "SKIPPED: Node shim on $name: not installed" | tee -a "$log"
   fi
 done
 for folder in examples/*/; do
   if compgen -G "${folder}test_*.py" >/dev/null; then
-    suite "$folder" in_folder "$folder" python3 -B -m unittest
+    add "$folder" "cd $folder && python3 -B -m unittest"
   fi
 done
 if scripts/lab-setup.sh twins; then
-  export MOTE_BENCH_PROFILE=debug CARGO_TARGET_DIR=$target
-  suite "lab" in_folder bench ../.cache/lab-venv/bin/python -m pytest -q -rs
+  add "lab" "cd bench && MOTE_BENCH_PROFILE=debug CARGO_TARGET_DIR=$target ../.cache/lab-venv/bin/python -m pytest -q -rs"
 else
   echo "SKIPPED: lab: scripts/lab-setup.sh could not set it up" | tee -a "$log"
 fi
+suite "tests" scripts/run-tests.py "${beside[@]}"
 suite "ordinary user" scripts/test-as-user.sh
-suite "Rust, end to end" scripts/run-tests.py
 wait "$kubernetes" || true
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED: %s\n' "${failed[*]}"
 echo

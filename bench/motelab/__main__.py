@@ -42,6 +42,7 @@ def name_of(
     targets: list[str],
     runtime: str = "python",
     only: list[Workload] | None = None,
+    repeats: int = 0,
 ) -> str:
     """The name of a run's folder below the folder of results; each different choice has its own
     folder."""
@@ -54,6 +55,8 @@ def name_of(
             digest = hashlib.sha256(chosen.encode()).hexdigest()[:8]
             chosen = f"{len(only)}-workloads-{digest}"
         parts += ["only", chosen]
+    if repeats:
+        parts.append(f"{repeats}-repeats")
     return "-".join(parts)
 
 
@@ -68,7 +71,9 @@ def shortened(targets: list[str]) -> str:
 
 def folder_of(lab: Lab, experiment: str) -> str:
     """The path of a run below the folder of results."""
-    return name_of(experiment, lab.profile, lab.target_names, lab.runtime, lab.only)
+    return name_of(
+        experiment, lab.profile, lab.target_names, lab.runtime, lab.only, lab.repeats
+    )
 
 
 def earlier(folders: list[Path], name: str) -> float | None:
@@ -148,6 +153,7 @@ def head_of(lab: Lab, experiment: Experiment) -> dict[str, Any]:
         "paper": experiment.paper,
         "about": experiment.about,
         "profile": lab.profile,
+        "repeats": lab.repeats,
         "runtime": lab.runtime,
         "targets": lab.target_names,
         "only": [workload.name for workload in lab.only or ()],
@@ -170,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
     for name in names:
         targets = args.target.split(",") if args.target else list(EXPERIMENTS[name].targets)
         runtime = args.runtime or EXPERIMENTS[name].runtime
-        folders[name] = name_of(name, args.profile, targets, runtime, only)
+        folders[name] = name_of(name, args.profile, targets, runtime, only, args.repeats)
     print(estimate([args.results, PUBLISHED], list(folders.values())), flush=True)
     failed = []
     for name in names:
@@ -181,7 +187,8 @@ def run(args: argparse.Namespace) -> int:
             runtime = args.runtime or experiment.runtime
             peers = dict(args.peer or ())
             with Lab(
-                args.profile, targets, args.url, only, runtime, peers, quiet=args.quiet
+                args.profile, targets, args.url, only, runtime, peers, args.repeats,
+                quiet=args.quiet,
             ) as lab:
                 stored = run_one(lab, experiment, args.results)
         except Exception as error:
@@ -305,6 +312,13 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--all", action="store_true", help="every experiment")
     verb.add_argument("--profile", choices=(*PROFILES, BRIEF), default="smoke")
     verb.add_argument("--target", help=f"one of {', '.join(TARGETS)}; separate several with commas")
+    verb.add_argument(
+        "--repeats",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often each measurement is repeated [default: as the profile says]",
+    )
     verb.add_argument("--url", help="URL of the functions of openfaas or http")
     verb.add_argument("--only", help="workloads, separated with commas")
     verb.add_argument(

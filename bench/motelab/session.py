@@ -40,6 +40,8 @@ class Lab:
     runtime: str = "python"
     #: Folders of other platforms' data planes, by their name.
     peers: dict[str, Path] = field(default_factory=dict)
+    #: How often each measurement is repeated; 0 for the profile's number.
+    repeats: int = 0
     cache: Path = field(default_factory=cache_folder)
     binaries: Path = field(default_factory=binary_folder)
     quiet: bool = False
@@ -107,6 +109,10 @@ class Lab:
         if self.profile == BRIEF and brief is not None:
             return brief
         return (smoke, edge, paper)[PROFILE_SIZES[self.sizes]]
+
+    def times(self, smoke: int, edge: int, paper: int, brief: int | None = None) -> int:
+        """How often something is measured: as asked for, otherwise the number for this profile."""
+        return self.repeats or int(self.pick(smoke, edge, paper, brief))
 
     def workloads(self, default: list[Workload]) -> list[Workload]:
         """The workloads that were asked for, otherwise the experiment's own."""

@@ -31,7 +31,7 @@ impl Prometheus {
         let address = free_address();
         let token = node.dir.path().join("data/admin.token");
         let settings = format!(
-            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
+            "global: {{scrape_interval: 3s, evaluation_interval: 1s}}\n\
              rule_files: ['{}']\n\
              scrape_configs: [{{job_name: mote, authorization: {{credentials_file: '{}'}}, \
              static_configs: [{{targets: ['{admin}']}}]}}]\n",

@@ -83,7 +83,7 @@ fn eight_instances_share_the_memory_of_one() {
     let pids = scaled(&node, "many");
     let log = node.ok(&["logs", "many"]);
     assert_eq!(log.matches("as a copy").count(), INSTANCES, "{log}");
-    assert_eq!(log.matches("as a seed").count(), 1, "{log}");
+    assert_eq!(log.matches("seed loaded after").count(), 1, "{log}");
     let described = node.ok(&["describe", "many"]);
     assert!(!described.contains("copies"), "{described}");
 
@@ -185,7 +185,7 @@ fn the_end_of_a_seed_loses_no_call() {
         println!("{answered} calls were answered");
     });
     let log = node.ok(&["logs", "many"]);
-    assert_eq!(log.matches("as a seed").count(), 2, "{log}");
+    assert_eq!(log.matches("seed loaded after").count(), 2, "{log}");
 }
 
 /// What no copies can be made of is loaded by each instance, and `mote describe` says why.

@@ -80,7 +80,8 @@ def _is_unclear(
 ) -> bool:
     """Whether stored runs disagree about a claim, or the only one is too short to decide it."""
     assert claim.experiment is not None and claim.figure is not None and claim.rule is not None
-    if run.get("profile") == "brief" and abs(ours - limit) <= NEAR * limit:
+    is_short = run.get("profile") == "brief" and not run.get("repeats")
+    if is_short and abs(ours - limit) <= NEAR * limit:
         return True
     others = [
         claim.figure(one, claim.ours) for one in runs.all_of(claim.experiment, claim.runtime)
@@ -118,6 +119,8 @@ def command(claim: Claim, run: Summary | None) -> str:
         return f"`make {claim.experiment}`"
     parts = ["./lab run", claim.experiment, "--profile", run["profile"]]
     parts += ["--target", ",".join(run["targets"])]
+    if run.get("repeats"):
+        parts += ["--repeats", str(run["repeats"])]
     if claim.runtime:
         parts += ["--runtime", claim.runtime]
     if set(run["targets"]) & set(PLANES):

@@ -21,7 +21,7 @@ PHASES = ("t1-t2", "t2-t3", "t3-t4")
 
 def breakdown(lab: Lab) -> Outcome:
     """Single calls to an idle, warm instance."""
-    rounds = lab.pick(3, 20, 20)
+    rounds = lab.times(3, 20, 20)
     rows: list[dict[str, Any]] = []
     missing: list[str] = []
     hello = workloads()["hello"]

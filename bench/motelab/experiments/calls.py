@@ -62,7 +62,7 @@ def cold_start(lab: Lab) -> Outcome:
     """Scales to zero, waits until the instances are gone, and sends one request; then warm requests
     for comparison."""
     chosen = lab.workloads(lab.pick([workloads()["hello"]], fourteen(), fourteen()))
-    rounds, pause = lab.pick(3, 10, 100, brief=4), lab.pick(0.25, 1.0, 10.0, brief=0.3)
+    rounds, pause = lab.times(3, 10, 100, brief=4), lab.pick(0.25, 1.0, 10.0, brief=0.3)
     rows: list[dict[str, Any]] = []
     missing: list[str] = []
     deployment = Deployment(lab, missing)

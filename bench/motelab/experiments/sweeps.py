@@ -71,7 +71,7 @@ def closed_sweep(lab: Lab) -> Outcome:
     """This many clients, each of which sends its next request after an answer; an answer within a
     second is a success."""
     levels = lab.pick([1, 4], [1, 4, 16, 64], [1, 4, 16, 64, 256, 1024])
-    operations, repeats = lab.pick(20, 500, 500, brief=200), lab.pick(1, 5, 3, brief=3)
+    operations, repeats = lab.pick(20, 500, 500, brief=200), lab.times(1, 5, 3, brief=3)
     missing: list[str] = []
     deployment = Deployment(lab, missing)
     contestants, functions = _contestants(lab, deployment, workloads()["sieve"], missing)
@@ -190,7 +190,7 @@ def _durations(lab: Lab) -> tuple[float, float]:
 
 def _levels(lab: Lab, workload: Workload, levels: list[int], shown: int) -> Outcome:
     warmup, seconds = _durations(lab)
-    repeats = lab.pick(1, 3, 20, brief=1)
+    repeats = lab.times(1, 3, 20, brief=1)
     missing: list[str] = []
     deployment = Deployment(lab, missing)
     functions = [
@@ -262,7 +262,7 @@ def _contest(lab: Lab, contestants: Sequence[tuple[str, float, str]], key: str) 
     clients = lab.pick(10, 100, 100)
     warmup, seconds = _durations(lab)
     runs, distributions = [], []
-    for repeat in range(lab.pick(1, 3, 20, brief=1)):
+    for repeat in range(lab.times(1, 3, 20, brief=1)):
         for name, value, url in contestants if repeat % 2 else contestants[::-1]:
             load = Load(clients, duration_s=seconds, warmup_s=warmup, timeout_s=TIMEOUT_S)
             report, rows = lab.bench(url, load)
@@ -453,7 +453,7 @@ def export_modes(lab: Lab) -> Outcome:
     warmup, seconds = _durations(lab)
     runs = []
     for clients in levels:
-        for repeat in range(lab.pick(1, 3, 20, brief=1)):
+        for repeat in range(lab.times(1, 3, 20, brief=1)):
             for name, url in ways if repeat % 2 else ways[::-1]:
                 load = Load(clients, duration_s=seconds, warmup_s=warmup, timeout_s=TIMEOUT_S)
                 report, _ = lab.bench(url, load)

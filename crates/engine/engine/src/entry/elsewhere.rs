@@ -153,7 +153,12 @@ impl Revision {
                 continue;
             };
             let withdrawn = self.pool.lock().withdraw(serial, now_ns());
-            let Withdrawn::Waiting(pending) = withdrawn else { return answered(answer.await) };
+            let Withdrawn::Waiting(pending) = withdrawn else {
+                // It runs here. The place must be free while it does, or another invocation that
+                // waits could not have it.
+                drop(place);
+                return answered(answer.await);
+            };
             let Pending { invocation, attempts, origin, .. } = pending;
             let offer = Offer { invocation, attempts, moved: true, origin };
             return Err(Unanswered::Leaves(Box::new((offer, place))));

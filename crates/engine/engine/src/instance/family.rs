@@ -127,7 +127,7 @@ async fn start(
     match load(revision, request, variables, reservation).await {
         Ok(seed) => {
             let ms = (now_ns() - since_ns) / 1_000_000;
-            let text = format!("ready after {ms} ms as a seed: instances are copies of it");
+            let text = format!("seed loaded after {ms} ms: instances are copies of it");
             revision.log.platform(LogLevel::Info, revision.number, number, &text);
             Some(seed)
         }
