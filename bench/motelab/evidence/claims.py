@@ -35,6 +35,8 @@ class Claim:
     #: The name of mote in the run: a protocol, a way or a scaling rule may follow.
     ours: str = "mote"
     runtime: str | None = None
+    #: A target that must be in the run, beside mote.
+    among: str | None = None
     unit: str = ""
     #: Of these systems alone, where several have a figure of that name.
     systems: tuple[str, ...] = ()
