@@ -87,6 +87,16 @@ def image_name(program: str, release: str) -> str:
     return f"mote.local/knative-{program}:{release}"
 
 
+def documents(text: str) -> list[dict[str, Any]]:
+    """The objects that kubectl prints one after the other."""
+    decoder, found = json.JSONDecoder(), []
+    while text := text.lstrip():
+        one, end = decoder.raw_decode(text)
+        found.append(one)
+        text = text[end:]
+    return found
+
+
 def adapted(objects: Sequence[dict[str, Any]], release: str) -> list[dict[str, Any]]:
     """Knative's objects for the lab's cluster."""
     found = []
@@ -208,10 +218,10 @@ class Knative(Deployed):
             self._load_program(folder / program, image_name(program, release))
         for part in sorted((folder / "objects").iterdir()):
             args = ["create", "--dry-run=client", "-o", "json", "-f", str(part)]
-            made = json.loads(self.cluster.kubectl(*args))
-            made["items"] = adapted(made["items"], release)
+            items = adapted(documents(self.cluster.kubectl(*args)), release)
+            made = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
             apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"]
-            self.cluster.kubectl(*apply, data=json.dumps(made))
+            self.cluster.kubectl(*apply, data=made)
         for namespace in ("kourier-system", "knative-serving"):
             wait = ["wait", "--for=condition=Available", f"--timeout={READY_S_MAX}s"]
             self.cluster.kubectl(*wait, "deployment", "--all", "-n", namespace)

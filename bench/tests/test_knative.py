@@ -39,6 +39,12 @@ def test_programs_run_from_our_images_and_find_each_other_without_dns() -> None:
     assert "hostAliases" not in other["spec"]["template"]["spec"]
 
 
+def test_objects_of_a_folder_are_printed_one_after_the_other() -> None:
+    text = '{\n  "kind": "A"\n}\n{"kind": "B", "data": {"x": "{}"}}\n'
+    assert knative.documents(text) == [{"kind": "A"}, {"kind": "B", "data": {"x": "{}"}}]
+    assert knative.documents("\n") == []
+
+
 def test_a_program_that_is_not_built_is_named() -> None:
     with pytest.raises(Failed, match="cmd/autoscaler-hpa"):
         knative.adapted([deployment("hpa", "ko://x/cmd/autoscaler-hpa")], "1.15.2")
