@@ -4,10 +4,11 @@
 lab puts each program into an image, installs everything as the manifests describe it, and deploys a
 workload as a Service of Knative behind the ingress Kourier, which is Envoy with a controller.
 
-The lab's cluster has no DNS, no registry and no load balancer. `adapted` changes the manifests for
-it: the names that a program looks up are in its pod's file of hosts, tags of images are not
-resolved to digests, and the ingress has a fixed address. Each of Knative's programs runs once,
-with the limits of its manifest, because the cluster has no metrics by which it could be scaled.
+The lab's cluster has no registry and no load balancer. `adapted` changes the manifests for it: tags
+of images are not resolved to digests, and the ingress has a fixed address. CoreDNS answers for full
+names of Services, so the one short name that Knative looks up is in its pod's file of hosts. Each
+of Knative's programs runs once, with the limits of its manifest, because the cluster has no metrics
+by which it could be scaled.
 """
 
 from __future__ import annotations
@@ -35,15 +36,11 @@ PROGRAMS = ("activator", "autoscaler", "controller", "queue", "webhook", "kourie
 INGRESS = "198.19.0.80"
 #: Fixed addresses of Services, by namespace and name.
 ADDRESSES = {
-    ("knative-serving", "autoscaler"): "198.19.0.81",
-    ("knative-serving", "net-kourier-controller"): "198.19.0.82",
+    ("knative-serving", "net-kourier-controller"): "198.19.0.81",
     ("kourier-system", "kourier"): INGRESS,
 }
-#: Names that programs look up, by Deployment.
-HOSTS = {
-    "activator": ("198.19.0.81", "autoscaler.knative-serving.svc.cluster.local"),
-    "3scale-kourier-gateway": ("198.19.0.82", "net-kourier-controller.knative-serving"),
-}
+#: Short names that programs look up, by Deployment.
+HOSTS = {"3scale-kourier-gateway": ("198.19.0.81", "net-kourier-controller.knative-serving")}
 #: Kinds of objects that the lab's cluster cannot serve.
 LEFT_OUT = ("HorizontalPodAutoscaler", "PodDisruptionBudget")
 #: The shortest window of Knative's autoscaler. Only functions that may have no instance have it, so
@@ -213,6 +210,7 @@ class Knative(Deployed):
         if self.is_installed:
             return
         folder = built()
+        self.cluster.need_dns()
         release = folder.name.partition("-")[2]
         for program in PROGRAMS:
             self._load_program(folder / program, image_name(program, release))
