@@ -51,8 +51,8 @@ class Cells(Mote):
         super().__init__(self.controller, services, work / "cluster")
         self.name = "mote-cluster"
 
-    #: Seen from the machine of a cell, the lab's servers are somewhere else.
-    outside = NODE_ADDRESS
+    #: For a cell and for a function in it, the lab's servers are at an address of another machine.
+    outside = inside = NODE_ADDRESS
 
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
         """Deploys the workload to all cells."""
