@@ -121,6 +121,11 @@ class Cluster:
             self.script("metrics")
         self._has_metrics = True
 
+    def need_dns(self) -> None:
+        """Starts CoreDNS, by which pods find Services by their names."""
+        if not (self.folder / "Corefile").exists():
+            self.script("dns")
+
     def need_mote(self) -> None:
         """Installs mote from its images."""
         if self._has_mote:

@@ -8,8 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from motelab import kubernetes, peers
-from motelab.catalog import BRIEF, PEERS, PLANES, ROOT, TARGETS, Workload, cache_folder
+from motelab import knative, kubernetes, peers
+from motelab.catalog import (
+    BRIEF,
+    PEERS,
+    PLANES,
+    PLATFORMS,
+    ROOT,
+    TARGETS,
+    Workload,
+    cache_folder,
+)
 from motelab.client import Call, Load, bench, call, required
 from motelab.cluster import Cluster
 from motelab.node import LOOPBACK, Node
@@ -90,6 +99,8 @@ class Lab:
         if name in kubernetes.NAMES:
             if self.cluster is None:
                 raise Failed(f"{name} must be among the lab's targets from the start")
+            if name in PLATFORMS:
+                return knative.Knative(self.cluster, self.services, work)
             return kubernetes.target(name, self.cluster, self.mote, self.services, work)
         if name in PEERS or name in PLANES:
             return peers.target(name, self.peers, self.services, work, self.logs)

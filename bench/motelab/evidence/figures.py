@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from motelab.catalog import CLUSTERS
+
 Summary = dict[str, Any]
 Figure = Callable[[Summary, str], float | None]
 #: The platform without which nothing is compared.
@@ -38,13 +40,18 @@ class Runs:
                 found.append({**summary, "folder": path.parent.name})
         return cls(found, benchmarks)
 
-    def newest(self, experiment: str, runtime: str | None = None) -> Summary | None:
+    def newest(
+        self, experiment: str, runtime: str | None = None, among: str | None = None
+    ) -> Summary | None:
         """The newest run of an experiment; of a benchmark if the name begins with `bench-`."""
-        found = self.all_of(experiment, runtime)
+        found = self.all_of(experiment, runtime, among)
         return max(found, key=lambda run: str(run.get("at", "")), default=None)
 
-    def all_of(self, experiment: str, runtime: str | None = None) -> list[Summary]:
-        """All stored runs of an experiment. Of a benchmark, the newest result."""
+    def all_of(
+        self, experiment: str, runtime: str | None = None, among: str | None = None
+    ) -> list[Summary]:
+        """All stored runs of an experiment in which a target took part, or without targets on a
+        cluster, which use another network. Of a benchmark, the newest result."""
         if experiment.startswith("bench-"):
             newest = self._benchmark(experiment.removeprefix("bench-"))
             return [newest] if newest else []
@@ -53,6 +60,7 @@ class Runs:
             for run in self.lab
             if run["experiment"] == experiment
             and (runtime is None or run.get("runtime", "python") == runtime)
+            and _is_among(run.get("targets", []), among)
         ]
 
     def _benchmark(self, name: str) -> Summary | None:
@@ -63,6 +71,10 @@ class Runs:
             return None
         found: Summary = json.loads(paths[-1].read_text())
         return {**found, "folder": paths[-1].name}
+
+
+def _is_among(targets: list[str], among: str | None) -> bool:
+    return among in targets if among else not set(targets) & set(CLUSTERS)
 
 
 def short(platform: str) -> str:
