@@ -136,6 +136,9 @@ def ways(node: Node, client: Path) -> list[Way]:
         Way("CoAP over DTLS 1.2, pre-shared key", coap("coaps", PORTS["coaps"])),
         Way("CoAP over TLS", coap("coaps+tcp", PORTS["coaps+tcp"])),
         Way("HTTP/1.1", curl(web, "--http1.1")),
+        # What HTTP needs at least: curl names itself and the types that it accepts.
+        Way("HTTP/1.1, fewest fields",
+            curl(web, "--http1.1", "-H", "user-agent:", "-H", "accept:")),
         Way("HTTP/1.1 over TLS 1.3", curl(safe, "--http1.1")),
         Way("HTTP/2 over TLS 1.3", curl(safe, "--http2")),
         Way("MQTT 3.1.1, QoS 0", publish(PORTS["mqtt"], "-q", "0"), no_answer),

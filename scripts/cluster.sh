@@ -4,12 +4,13 @@
 # process namespaces, and its end removes everything. Its addresses are in ranges for benchmarks
 # (RFC 2544).
 #
-# Usage: scripts/cluster.sh build [PROGRAM…]   builds all programs, or only these, once; kine and
-#                                              metrics-server are built only if they are named
+# Usage: scripts/cluster.sh build [PROGRAM…]   builds all programs, or only these, once; kine,
+#                                              metrics-server, CoreDNS are built only if named
 #        scripts/cluster.sh up             a control plane and the node node1
 #        scripts/cluster.sh join           one more node: node2, node3 …
 #        scripts/cluster.sh kill NODE      ends a node at once, as if its machine had failed
 #        scripts/cluster.sh metrics        starts metrics-server, so that HPAs see processor time
+#        scripts/cluster.sh dns            starts CoreDNS, so that pods find Services by their names
 #        scripts/cluster.sh restart-etcd       ends the store at once and starts it again
 #        scripts/cluster.sh load FILE…     loads images (docker archives) into all nodes
 #        scripts/cluster.sh run COMMAND…   runs a command where the cluster can be reached
@@ -95,6 +96,7 @@ build() {
       metrics-server)
         build_module metrics-server 0 sigs.k8s.io/metrics-server/cmd/metrics-server@v0.9.0 && continue
         ;;
+      coredns) build_module coredns 0 github.com/coredns/coredns@v1.14.7 && continue ;;
     esac
     package=k8s.io/kubernetes/cmd/$program
     [ "$program" != node ] || package=./node
@@ -418,6 +420,29 @@ YAML
   wait_for "the metrics of node1" kubectl top node node1
 }
 
+# Names of Services below cluster.local. The address is that of clusterDNS in the kubelet's settings.
+start_dns() {
+  build coredns
+  cat >"$DIR/Corefile" <<TXT
+cluster.local:53 {
+  bind $API
+  kubernetes cluster.local {
+    kubeconfig $DIR/admin.kubeconfig
+  }
+}
+TXT
+  daemon node1 coredns "$PROGRAMS/coredns" -conf "$DIR/Corefile"
+  wait_for "CoreDNS" inside node1 python3 -c '
+import socket, sys
+# A question for the address of kubernetes.default.svc.cluster.local, which every cluster has.
+name = b"".join(bytes([len(part)]) + part for part in b"kubernetes default svc cluster local".split())
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+    udp.settimeout(1)
+    udp.sendto(b"\0\1\1\0\0\1" + bytes(6) + name + b"\0\0\1\0\1", (sys.argv[1], 53))
+    answer = udp.recv(512)
+sys.exit(answer[3] & 15 != 0 or answer[7] == 0)' "$API"
+}
+
 ready() { [ "$(kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]; }
 
 join_node() {
@@ -496,6 +521,7 @@ case $verb in
   join) join ;;
   kill) kill_node "${1:?a node}" ;;
   metrics) start_metrics ;;
+  dns) start_dns ;;
   restart-etcd)
     inside node1 pkill -9 -x "$STORE"
     start_etcd
@@ -504,5 +530,5 @@ case $verb in
   run) inside node1 "$@" ;;
   kubectl) kubectl "$@" ;;
   down) down ;;
-  *) sed -n '2,24s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+  *) sed -n '2,25s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
 esac

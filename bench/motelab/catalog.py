@@ -17,8 +17,9 @@ FOLDER = ROOT / "workloads"
 PROFILES = ("smoke", "edge", "paper")
 #: The sizes of `edge` with shorter loads and fewer repeats: for a look at everything.
 BRIEF = "brief"
-#: Targets on a cluster, and all targets.
-CLUSTERS = ("mote-cluster", "kubernetes", "kubernetes-hpa")
+#: Whole platforms of others, which the lab installs into a cluster; and all targets on a cluster.
+PLATFORMS = ("knative",)
+CLUSTERS = ("mote-cluster", "kubernetes", "kubernetes-hpa", *PLATFORMS)
 #: Peers that the lab can install, and those whose folder a user names; `peers` has their classes.
 PEERS = ("deno", "bun", "workerd", "uvicorn", "granian", "go", "runc", "docker")
 PLANES = ("openwhisk", "fission", "nuclio", "of-watchdog", "classic-watchdog", "tinyfaas")

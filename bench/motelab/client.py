@@ -153,6 +153,8 @@ class Load:
     timeout_s: float = 10.0
     #: JSON to POST; without it, calls are GETs.
     body: str | None = None
+    #: Whether each operation opens a connection, which the answer ends.
+    closes: bool = False
 
 
 def bench(binary: Path, url: str, load: Load) -> tuple[dict[str, Any], Any]:
@@ -168,6 +170,8 @@ def bench(binary: Path, url: str, load: Load) -> tuple[dict[str, Any], Any]:
             command += ["--duration", f"{int((load.duration_s or 1) * 1000)}ms"]
         if load.rate is not None:
             command += ["--rate", str(load.rate)]
+        if load.closes:
+            command += ["--header", "Connection: close"]
         if load.body is not None:
             command += ["--data", load.body]
             command += ["--header", ": ".join(next(iter(JSON.items())))]

@@ -7,7 +7,6 @@ and all targets are reached over the same network.
 
 from __future__ import annotations
 
-import ctypes
 import http.client
 import json
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from motelab.catalog import ROOT
+from motelab.network import enter
 from motelab.node import GONE_S_MAX
 from motelab.processes import Failed, wait_for
 
@@ -27,7 +27,6 @@ SCRIPT = ROOT / "scripts" / "cluster.sh"
 SYSTEM = "mote-system"
 #: The address of the first node, at which its own servers are reached from pods.
 NODE_ADDRESS = "198.18.0.1"
-CLONE_NEWNET = 0x40000000
 INSTALL_S_MAX = 300
 
 
@@ -39,13 +38,6 @@ def images() -> Path:
 def machines() -> int:
     """How many nodes a lab cluster has; MOTE_LAB_MACHINES sets another number."""
     return int(os.environ.get("MOTE_LAB_MACHINES", "1"))
-
-
-def _enter(descriptor: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(descriptor, CLONE_NEWNET):
-        why = os.strerror(ctypes.get_errno())
-        raise Failed(f"cannot enter the network of the cluster: {why}; this needs root")
 
 
 class Cluster:
@@ -65,7 +57,7 @@ class Cluster:
                     self.script("join")
             holder = (self.folder / "node1" / "pid").read_text().strip()
             network = os.open(f"/proc/{holder}/ns/net", os.O_RDONLY)
-            _enter(network)
+            enter(network)
             os.close(network)
         except Failed:
             self.close()
@@ -129,6 +121,11 @@ class Cluster:
             self.script("metrics")
         self._has_metrics = True
 
+    def need_dns(self) -> None:
+        """Starts CoreDNS, by which pods find Services by their names."""
+        if not (self.folder / "Corefile").exists():
+            self.script("dns")
+
     def need_mote(self) -> None:
         """Installs mote from its images."""
         if self._has_mote:
@@ -157,7 +154,7 @@ class Cluster:
 
     def close(self) -> None:
         """Returns to the machine's network, and ends the cluster if the lab started it."""
-        _enter(self._home)
+        enter(self._home)
         os.close(self._home)
         if self.is_ours and self.folder.exists():
             self.script("down")

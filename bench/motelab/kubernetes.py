@@ -51,8 +51,8 @@ class Cells(Mote):
         super().__init__(self.controller, services, work / "cluster")
         self.name = "mote-cluster"
 
-    #: Seen from the machine of a cell, the lab's servers are somewhere else.
-    outside = NODE_ADDRESS
+    #: For a cell and for a function in it, the lab's servers are at an address of another machine.
+    outside = inside = NODE_ADDRESS
 
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
         """Deploys the workload to all cells."""
@@ -158,10 +158,13 @@ class Plain(Deployed):
         """Its pods."""
         query = f"labelSelector=app.kubernetes.io%2Fname%3D{function.name}"
         found = self.cluster.get(f"/api/v1/namespaces/default/pods?{query}")["items"]
-        return [{"id": pod["metadata"]["name"], "state": _state(pod), "served": 0} for pod in found]
+        return [
+            {"id": pod["metadata"]["name"], "state": state_of(pod), "served": 0} for pod in found
+        ]
 
 
-def _state(pod: dict[str, Any]) -> str:
+def state_of(pod: dict[str, Any]) -> str:
+    """The state of a pod in the words for an instance of mote."""
     if "deletionTimestamp" in pod["metadata"]:
         return "stopping"
     conditions = pod["status"].get("conditions", [])
@@ -178,8 +181,15 @@ def _answers(address: str) -> bool:
         connection.close()
 
 
-def write_image(out: Path, name: str, base: Path, root: Path) -> None:
-    """A docker archive of a base layer and a folder."""
+def write_image(
+    out: Path,
+    name: str,
+    base: Path | None,
+    root: Path,
+    entrypoint: str = "/serve",
+    user: str = "",
+) -> None:
+    """A docker archive of a base layer, if there is one, and a folder."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         for path in sorted(root.rglob("*")):
@@ -194,19 +204,27 @@ def write_image(out: Path, name: str, base: Path, root: Path) -> None:
             else:
                 tar.addfile(info)
     content = layer.getvalue()
-    with base.open("rb") as file:
-        digests = [_digest(file), sha256(content).hexdigest()]
+    digests, layers = [sha256(content).hexdigest()], ["own.tar"]
+    if base:
+        with base.open("rb") as file:
+            digests.insert(0, _digest(file))
+        layers.insert(0, "base.tar")
     config = json.dumps(
         {
             "architecture": "amd64" if os.uname().machine == "x86_64" else "arm64",
             "os": "linux",
-            "config": {"Entrypoint": ["/serve"], "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"]},
+            "config": {
+                "Entrypoint": [entrypoint],
+                "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"],
+                "User": user,
+            },
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{one}" for one in digests]},
         }
     ).encode()
-    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["base.tar", "own.tar"]}]
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": layers}]
     with tarfile.open(out, "w") as tar:
-        tar.add(base.resolve(), "base.tar")
+        if base:
+            tar.add(base.resolve(), "base.tar")
         for file_name, data in [
             ("own.tar", content),
             ("config.json", config),

@@ -15,6 +15,8 @@ from typing import Any
 from motelab.processes import Failed, Program, cargo_profile, wait_for
 
 GONE_S_MAX = 60.0
+#: The address of this machine that no other machine reaches.
+LOOPBACK = "127.0.0.1"
 #: The default of the node's setting `function_ports`.
 FUNCTION_PORTS = range(30_000, 32_768)
 #: Functions whose names begin so stay deployed: an installation goes with its last function.
@@ -57,7 +59,11 @@ class Management(http.client.HTTPConnection):
 class Node:
     """`mote up` on free ports. Functions of an earlier run are removed at the start."""
 
-    def __init__(self, binary: Path, data: Path, logs: Path, *flags: str) -> None:
+    def __init__(
+        self, binary: Path, data: Path, logs: Path, *flags: str, host: str = LOOPBACK
+    ) -> None:
+        """`host` is the address at which the fronts listen; anybody who reaches another one than
+        that of loopback may call the functions."""
         if not binary.exists():
             profile = cargo_profile(binary)
             raise Failed(f"{binary} is missing: cargo build --profile {profile} -p mote")
@@ -68,7 +74,9 @@ class Node:
         self.socket = self.folder / "s"
         self.http, self.coap = free_port(), free_port(socket.SOCK_DGRAM)
         command = [str(binary), "up", "--data", str(data), "--socket", str(self.socket)]
-        command += ["--http", f"127.0.0.1:{self.http}", "--coap", f"127.0.0.1:{self.coap}"]
+        command += ["--http", f"{host}:{self.http}", "--coap", f"{host}:{self.coap}"]
+        if host != LOOPBACK:
+            command += ["--lan", "--access", "public"]
         self.program = Program([*command, *flags], logs / "node.log")
         self.program.first_line()
         for name in self.functions():

@@ -21,7 +21,7 @@ from motelab.assembly import Manifest, assemble
 from motelab.catalog import Workload
 from motelab.client import Call, call
 from motelab.cluster import Controller
-from motelab.node import KEEPER, Node, free_port
+from motelab.node import KEEPER, LOOPBACK, Node, free_port
 from motelab.processes import READY_S_MAX, Failed, Program, wait_for
 from motelab.services import INSIDE, Services
 
@@ -88,6 +88,10 @@ class Target(ABC):
     def cold_call(self, function: Function, params: dict[str, str]) -> Call:
         """A call to a function without an instance. A platform starts the instance itself."""
         return call(function.url, params, body=function.body)
+
+    def start(self, function: Function) -> None:
+        """Starts what a call to a function at zero needs. A platform does so itself."""
+        return
 
     def to_zero(self, function: Function) -> None:
         """Stops the function's instances and waits until they are gone."""
@@ -251,6 +255,10 @@ class Native(Target):
     #: Whether the lab chooses the port, because the program does not print it.
     is_told_port = False
 
+    #: The address at which the program listens. Only the programs of this class can be told
+    #: another one.
+    host = LOOPBACK
+
     def __init__(self, services: Services, work: Path, logs: Path) -> None:
         self.services, self.work, self.logs = services, work / self.name, logs
         self.running: dict[str, Started] = {}
@@ -278,6 +286,8 @@ class Native(Target):
             Path(scratch).mkdir()
         env |= {"THREADS": str(wish.concurrency), "TMPDIR": scratch, **wish.env}
         env["WORKLOAD"] = workload.name
+        if self.host != LOOPBACK:
+            env["HOST"] = self.host
         # Nothing of this machine's environment reaches a function of mote: settings of a library
         # that only one side sees would be measured as if they were the platform.
         env |= {"PATH": os.environ.get("PATH", os.defpath), "HOME": scratch, "LANG": "C.UTF-8"}
@@ -318,6 +328,10 @@ class Native(Target):
         if function.name in self.running:
             self.running.pop(function.name).stop()
 
+    def start(self, function: Function) -> None:
+        """Starts the workload's server on its port and waits until it listens."""
+        self.running[function.name].start()
+
     def to_zero(self, function: Function) -> None:
         """Ends the workload's server and waits until it is gone."""
         self.running[function.name].stop()
@@ -325,7 +339,7 @@ class Native(Target):
     def cold_call(self, function: Function, params: dict[str, str]) -> Call:
         """Starts the server on its port and calls it as soon as it listens."""
         begun = time.monotonic()
-        self.running[function.name].start()
+        self.start(function)
         done = super().cold_call(function, params)
         return replace(done, begun=begun)
 

@@ -151,8 +151,7 @@ def section(run: Stored, paths: list[Path]) -> str:
         name = html.escape(path.stem)
         parts.append(f'<img alt="{run.experiment}: {name}" src="data:image/png;base64,{data}">')
     parts.append(table(summary["table"], summary.get("unit", "s")))
-    if summary.get("ratios"):
-        parts.append(table(summary["ratios"]))
+    parts += [table(summary[name]) for name in ("ratios", "first") if summary.get(name)]
     stated = papers()
     stated = stated[stated.experiment == run.experiment]
     if len(stated):

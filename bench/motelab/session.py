@@ -8,11 +8,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from motelab import kubernetes, peers
-from motelab.catalog import BRIEF, PEERS, PLANES, ROOT, TARGETS, Workload, cache_folder
+from motelab import knative, kubernetes, peers
+from motelab.catalog import (
+    BRIEF,
+    PEERS,
+    PLANES,
+    PLATFORMS,
+    ROOT,
+    TARGETS,
+    Workload,
+    cache_folder,
+)
 from motelab.client import Call, Load, bench, call, required
 from motelab.cluster import Cluster
-from motelab.node import Node
+from motelab.node import LOOPBACK, Node
 from motelab.platforms import Function, Mote, Native, Remote, Target, Wish
 from motelab.processes import Failed
 from motelab.services import Services
@@ -45,6 +54,8 @@ class Lab:
     cache: Path = field(default_factory=cache_folder)
     binaries: Path = field(default_factory=binary_folder)
     quiet: bool = False
+    #: The address at which the node and `native` listen. Other targets listen on loopback.
+    host: str = LOOPBACK
 
     def __post_init__(self) -> None:
         self._targets: dict[str, Target] = {}
@@ -63,7 +74,7 @@ class Lab:
     @cached_property
     def node(self) -> Node:
         """One of our nodes, started on first use."""
-        return Node(self.mote, self.cache / "node", self.logs)
+        return Node(self.mote, self.cache / "node", self.logs, host=self.host)
 
     @property
     def targets(self) -> list[Target]:
@@ -82,10 +93,14 @@ class Lab:
             # Without a gateway, OpenFaaS's handlers run on a node of ours.
             return Mote(self.node, self.services, work, name)
         if name == "native":
-            return Native(self.services, work, self.logs)
+            native = Native(self.services, work, self.logs)
+            native.host = self.host
+            return native
         if name in kubernetes.NAMES:
             if self.cluster is None:
                 raise Failed(f"{name} must be among the lab's targets from the start")
+            if name in PLATFORMS:
+                return knative.Knative(self.cluster, self.services, work)
             return kubernetes.target(name, self.cluster, self.mote, self.services, work)
         if name in PEERS or name in PLANES:
             return peers.target(name, self.peers, self.services, work, self.logs)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from motelab.__main__ import EVIDENCE, PUBLISHED
-from motelab.catalog import PEERS, PLANES, TARGETS
+from motelab.catalog import PLANES, TARGETS
 from motelab.evidence import figures, page, repeat
 from motelab.evidence.claims import CLAIMS, REASONS
 from motelab.evidence.figures import Runs
@@ -97,6 +97,28 @@ def test_the_newest_run_counts_and_smoke_never(tmp_path) -> None:
     assert found is not None and found["folder"] == "a"
 
 
+def test_runs_on_a_cluster_are_only_for_claims_that_name_a_platform_on_it() -> None:
+    head = {"experiment": "closed-sweep", "profile": "edge", "table": [{"clients": 1}]}
+    plain = {**head, "at": "1", "targets": ["mote", "native"]}
+    cluster = {**head, "at": "2", "targets": ["mote", "mote-cluster", "knative"]}
+    runs = Runs([plain, cluster])
+    assert runs.newest("closed-sweep") is plain
+    assert runs.newest("closed-sweep", among="knative") is cluster
+    assert runs.newest("closed-sweep", among="openwhisk") is None
+
+
+def test_a_platform_that_is_the_subject_of_a_claim_is_not_ahead_of_itself() -> None:
+    claim = next(one for one in CLAIMS if one.ours == "knative")
+    table = [
+        {"platform": name, "clients": 16, "mean_s": mean}
+        for name, mean in (("mote", 0.001), ("knative", 0.02), ("native", 0.0005))
+    ]
+    head = {"experiment": "closed-sweep", "at": "2026", "folder": "f", "profile": "edge"}
+    one = page.judge(claim, Runs([{**head, "targets": ["mote", "knative"], "table": table}]))
+    assert (one.ours, one.verdict, one.ahead) == (20, page.HOLDS, [])
+    assert one.peers["native"] == 0.5
+
+
 def test_a_claim_that_no_longer_holds_fails_the_repetition(capsys) -> None:
     before = {"a": page.HOLDS, "b": page.FAILS, "c": page.HOLDS}
     assert repeat.compare(before, before) == 0
@@ -114,4 +136,4 @@ def test_the_repetition_runs_what_the_page_needs() -> None:
     for step in steps:
         assert set(step.targets) <= set(TARGETS)
     assert sum(step.seconds for step in steps) < 20 * 60
-    assert set(REASONS) <= {*PEERS, *PLANES, figures.BASELINE}
+    assert set(REASONS) <= {*page.OTHERS, figures.BASELINE}

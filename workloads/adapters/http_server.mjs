@@ -1,5 +1,6 @@
 // A workload in JavaScript behind Node's own HTTP server: the baseline without a platform.
-// Listens on 127.0.0.1:$PORT (0 lets the system choose) and prints the port.
+// Listens on $HOST (127.0.0.1 unless it is set), $PORT (0 lets the system choose), and prints the
+// port.
 import { createServer } from 'node:http';
 import { run } from './workload.mjs';
 
@@ -14,6 +15,7 @@ const server = createServer(async (request, response) => {
   }
 });
 server.keepAliveTimeout = 300_000;
-server.listen({ port: Number(process.env.PORT || 0), host: '127.0.0.1', backlog: 4096 }, () => {
+const { PORT, HOST } = process.env;
+server.listen({ port: Number(PORT || 0), host: HOST || '127.0.0.1', backlog: 4096 }, () => {
   console.log(server.address().port);
 });

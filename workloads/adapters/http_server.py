@@ -1,6 +1,7 @@
 """A workload behind a plain HTTP server of the standard library: the baseline without a platform.
 
-Usage: http_server.py; listens on 127.0.0.1:$PORT (0 lets the system choose) and prints the port.
+Usage: http_server.py; listens on $HOST (127.0.0.1 unless it is set), $PORT (0 lets the system
+choose), and prints the port.
 Calls wait in one queue for $THREADS workers of this process, as in the servers of the studied
 platforms. The first worker is the main thread, where a platform that gives a function one call at
 a time runs it too.
@@ -59,7 +60,8 @@ class Server(ThreadingHTTPServer):
 
 
 if __name__ == "__main__":
-    server = Server(("127.0.0.1", int(os.environ.get("PORT", "0"))), Handler)
+    host, port = os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", "0"))
+    server = Server((host, port), Handler)
     print(server.server_address[1], flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for _ in range(int(os.environ.get("THREADS", "4")) - 1):

@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from motelab.catalog import CLUSTERS
+
 Summary = dict[str, Any]
 Figure = Callable[[Summary, str], float | None]
 #: The platform without which nothing is compared.
@@ -38,13 +40,18 @@ class Runs:
                 found.append({**summary, "folder": path.parent.name})
         return cls(found, benchmarks)
 
-    def newest(self, experiment: str, runtime: str | None = None) -> Summary | None:
+    def newest(
+        self, experiment: str, runtime: str | None = None, among: str | None = None
+    ) -> Summary | None:
         """The newest run of an experiment; of a benchmark if the name begins with `bench-`."""
-        found = self.all_of(experiment, runtime)
+        found = self.all_of(experiment, runtime, among)
         return max(found, key=lambda run: str(run.get("at", "")), default=None)
 
-    def all_of(self, experiment: str, runtime: str | None = None) -> list[Summary]:
-        """All stored runs of an experiment. Of a benchmark, the newest result."""
+    def all_of(
+        self, experiment: str, runtime: str | None = None, among: str | None = None
+    ) -> list[Summary]:
+        """All stored runs of an experiment in which a target took part, or without targets on a
+        cluster, which use another network. Of a benchmark, the newest result."""
         if experiment.startswith("bench-"):
             newest = self._benchmark(experiment.removeprefix("bench-"))
             return [newest] if newest else []
@@ -53,6 +60,7 @@ class Runs:
             for run in self.lab
             if run["experiment"] == experiment
             and (runtime is None or run.get("runtime", "python") == runtime)
+            and _is_among(run.get("targets", []), among)
         ]
 
     def _benchmark(self, name: str) -> Summary | None:
@@ -63,6 +71,10 @@ class Runs:
             return None
         found: Summary = json.loads(paths[-1].read_text())
         return {**found, "folder": paths[-1].name}
+
+
+def _is_among(targets: list[str], among: str | None) -> bool:
+    return among in targets if among else not set(targets) & set(CLUSTERS)
 
 
 def short(platform: str) -> str:
@@ -110,6 +122,31 @@ def worst(column: str, over: str = BASELINE, key: str = "clients") -> Figure:
         found = [ratio(column, over, **{key: level})(run, platform) for level in levels]
         known = [one for one in found if one is not None]
         return min(known) if known and len(known) == len(levels) else None
+
+    return of
+
+
+def over_links(column: str, over: str = BASELINE, *, lossy: bool) -> Figure:
+    """The smallest of such ratios over all links of a run that lose packets, or that lose none. Of
+    the largest number of callers, because one caller makes too few calls."""
+
+    def of(run: Summary, platform: str) -> float | None:
+        # Other ways to call the baseline differ by their protocol, which is not the platform's.
+        if platform.startswith(f"{over}, "):
+            return None
+        keys = ("round_trip_ms", "loss", "link", "clients")
+        most = max(row["clients"] for row in run["table"])
+        links = {
+            tuple(row[key] for key in keys)
+            for row in run["table"]
+            if row["clients"] == most and (row["loss"] > 0) == lossy
+        }
+        found = [
+            ratio(column, over, **dict(zip(keys, link, strict=True)))(run, platform)
+            for link in links
+        ]
+        known = [one for one in found if one is not None]
+        return min(known) if known and len(known) == len(found) else None
 
     return of
 
@@ -227,11 +264,12 @@ def least_warm(*names: str) -> Figure:
     return of
 
 
-def bytes_of(way: str, over: str) -> Figure:
-    """Bytes of a further call, compared with another protocol, in a result of bench-wire."""
+def on_the_wire(column: str, way: str, over: str) -> Figure:
+    """Bytes or packets of a first or further call, compared with another protocol, in a result of
+    bench-wire."""
 
     def of(run: Summary, platform: str) -> float | None:
-        by_way = {row["way"]: float(row["further_bytes"]) for row in run["rows"]}
+        by_way = {row["way"]: float(row[column]) for row in run["rows"]}
         if platform != "mote" or way not in by_way or over not in by_way:
             return None
         return by_way[way] / by_way[over]

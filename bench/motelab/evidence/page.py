@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from motelab.catalog import PEERS, PLANES, ROOT
+from motelab.catalog import PEERS, PLANES, PLATFORMS, ROOT
 from motelab.evidence.claims import CLAIMS, REASONS, Claim
 from motelab.evidence.figures import BASELINE, Runs, Summary, short
 from motelab.evidence.tables import TABLE_I, UNAVAILABLE
 from motelab.papers import PAPERS
 
+#: The servers and platforms of others.
+OTHERS = (*PEERS, *PLANES, *PLATFORMS)
 #: A peer is ahead if its figure is better by more than this share; less is noise.
 AHEAD = 0.05
 HOLDS, FAILS, UNCLEAR, NOT_RUN = "holds", "does not hold", "unclear", "not run"
@@ -46,7 +48,9 @@ class Judged:
 
 def judge(claim: Claim, runs: Runs) -> Judged:
     """Reads the figures of a claim and applies its rule."""
-    run = runs.newest(claim.experiment, claim.runtime) if claim.experiment else None
+    run = None
+    if claim.experiment:
+        run = runs.newest(claim.experiment, claim.runtime, claim.among)
     if run is None or claim.figure is None or claim.rule is None:
         return Judged(claim, run, None, {}, NOT_RUN, [])
     ours = claim.figure(run, claim.ours)
@@ -63,7 +67,7 @@ def judge(claim: Claim, runs: Runs) -> Judged:
     holds = ours >= limit if is_least else ours <= limit
     better = 1 + AHEAD if is_least else 1 - AHEAD
     ahead = []
-    if claim.ours.split(",")[0] not in (*PEERS, *PLANES):
+    if claim.ours.split(",")[0] not in OTHERS:
         ahead = [
             name
             for name, value in peers.items()
@@ -84,7 +88,8 @@ def _is_unclear(
     if is_short and abs(ours - limit) <= NEAR * limit:
         return True
     others = [
-        claim.figure(one, claim.ours) for one in runs.all_of(claim.experiment, claim.runtime)
+        claim.figure(one, claim.ours)
+        for one in runs.all_of(claim.experiment, claim.runtime, claim.among)
     ]
     is_least = claim.rule[0] == "least"
     verdicts = {(one >= limit) if is_least else (one <= limit) for one in others if one is not None}
@@ -93,13 +98,13 @@ def _is_unclear(
 
 def _platforms(run: Summary) -> list[str]:
     named = [short(row.get("platform", row.get("policy", ""))) for row in run.get("table", [])]
-    return list(dict.fromkeys([*named, *PEERS, *PLANES]))
+    return list(dict.fromkeys([*named, *OTHERS]))
 
 
 def _peer_of(name: str) -> str:
     """The platform of others that a row of a run belongs to, or nothing if that is mote."""
     head = name.split(",")[0]
-    return head if head in (*PEERS, *PLANES, BASELINE) else ""
+    return head if head in (*OTHERS, BASELINE) else ""
 
 
 def number(value: float) -> str:
@@ -123,6 +128,8 @@ def command(claim: Claim, run: Summary | None) -> str:
         parts += ["--repeats", str(run["repeats"])]
     if claim.runtime:
         parts += ["--runtime", claim.runtime]
+    if claim.among and run.get("only"):
+        parts += ["--only", ",".join(run["only"])]
     if set(run["targets"]) & set(PLANES):
         parts.append("--peer …")
     return f"`{' '.join(parts)}`"
@@ -193,7 +200,8 @@ def row(one: Judged) -> str:
 def _shown(name: str, one: Judged) -> str:
     """A platform by its name; what else a run compares are scaling rules of mote."""
     is_rule = one.run is not None and any(name == row.get("policy") for row in one.run["table"])
-    return f"rule `{name}`" if is_rule else name
+    # With several targets in a run, each name begins with that of the target.
+    return f"rule `{name}`" if is_rule and ", " not in name else name
 
 
 def _claim(claim: Claim) -> str:

@@ -60,6 +60,7 @@ def plan(planes: Collection[str]) -> list[Step]:
         Step("workers-sweep", FIRST, 30),
         Step("http-sizes", [*FIRST, *servers], 30),
         Step("scale-workload-bursty", ["mote"], 50),
+        Step("network", FIRST, 45),
         Step("native-scaling", ["mote"], 130),
     ]
 

@@ -175,6 +175,16 @@ EXPERIMENTS: dict[str, Experiment] = {
             "A ramp beyond the capacity, with a queue of 4.",
         ),
         Experiment(
+            "network",
+            "Calls from another network",
+            "ours",
+            later("experiments.network.network"),
+            later("figures.network.network"),
+            "1 and 16 callers over links with a round trip of 20 to 300 ms, 0 to 5 % loss, and a"
+            " limited rate.",
+            runtime=NODE,
+        ),
+        Experiment(
             "overhead",
             "The platform's share of a workload's time",
             "ours",
