@@ -276,8 +276,7 @@ fn the_deadline_holds_at_the_other_cell() {
 #[test]
 fn ten_instances_start_across_two_cells() {
     let [a, b] = Cell::start_all(["a", "b"]);
-    let manifest =
-        format!("{}[limits]\ntimeout = \"60s\"\n", ALONE.replace("max = 1", "max = 5"));
+    let manifest = format!("{}[limits]\ntimeout = \"60s\"\n", ALONE.replace("max = 1", "max = 5"));
     for cell in [&a, &b] {
         cell.deploy(&manifest, WHO);
     }
