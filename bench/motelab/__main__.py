@@ -168,6 +168,8 @@ def run(args: argparse.Namespace) -> int:
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown or not names:
         raise Failed(f"no experiment {', '.join(unknown)}: ./lab list shows all of them")
+    if args.repeats and (once := [name for name in names if not EXPERIMENTS[name].repeats]):
+        raise Failed(f"{', '.join(once)}: measures once, so leave --repeats out")
     from motelab.report import lines
     from motelab.session import Lab
 
@@ -293,6 +295,13 @@ def add_peers(verb: argparse.ArgumentParser) -> None:
     )
 
 
+def positive(text: str) -> int:
+    """A number of times."""
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"a whole number from 1 on, found {text!r}")
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """The arguments of the command line."""
     every = argparse.ArgumentParser(
@@ -314,7 +323,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--target", help=f"one of {', '.join(TARGETS)}; separate several with commas")
     verb.add_argument(
         "--repeats",
-        type=int,
+        type=positive,
         default=0,
         metavar="N",
         help="how often each measurement is repeated [default: as the profile says]",

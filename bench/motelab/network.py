@@ -83,7 +83,7 @@ def has_netem() -> bool:
 
 
 def netem(conditions: Conditions) -> list[str]:
-    """The conditions as netem is told them."""
+    """The words that give netem the conditions."""
     words = ["netem", "limit", str(HELD_MAX), "delay", f"{conditions.delay_s * 1e6:.0f}us"]
     words += ["loss", "random", f"{conditions.loss * 100:g}%"]
     # Without a rate, netem keeps the previous one; 0 is no limit.

@@ -11,7 +11,7 @@ from motelab.evidence.figures import Figure
 SMALL_LOAD, HIGH_LOAD = 1.08, 1.33
 #: Two numbers of executions count as equal if one is at least this share of the other.
 TIED = 0.98
-#: What the bytes of a call include.
+#: What is counted as the bytes of a call.
 WIRE = "IP packets in both directions for 46 bytes of JSON and an answer of about 70"
 #: The whole platform that ran in the same cluster.
 KNATIVE = "knative"
@@ -39,7 +39,7 @@ class Claim:
     #: The name of mote in the run: a protocol, a way or a scaling rule may follow.
     ours: str = "mote"
     runtime: str | None = None
-    #: A target that must be in the run, beside mote.
+    #: Another target that must be in the run.
     among: str | None = None
     unit: str = ""
     #: Of these systems alone, where several have a figure of that name.

@@ -24,6 +24,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("figures.calls.cold_start"),
             "Scales to zero, waits until the instance is gone, sends one request.",
             MOTE,
+            repeats=True,
         ),
         Experiment(
             "serial",
@@ -79,6 +80,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("figures.sweeps.closed_sweep"),
             "Each client sends the next request after the answer; sieve to 1000.",
             runtime=NODE,
+            repeats=True,
         ),
         Experiment(
             "hello-sweep",
@@ -88,6 +90,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("figures.sweeps.sweep"),
             "Five bytes of text; one instance.",
             runtime=NODE,
+            repeats=True,
         ),
         Experiment(
             "http-sweep",
@@ -97,6 +100,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("figures.sweeps.sweep"),
             "A page of 4 bytes; one instance.",
             runtime=NODE,
+            repeats=True,
         ),
         Experiment(
             "http-sizes",
@@ -106,6 +110,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("figures.sweeps.sizes"),
             "Pages of several sizes at one concurrency.",
             runtime=NODE,
+            repeats=True,
         ),
         Experiment(
             "workers-sweep",
@@ -114,6 +119,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("experiments.sweeps.workers_sweep"),
             later("figures.sweeps.workers"),
             "Threads of one instance compared with instances.",
+            repeats=True,
         ),
         Experiment(
             "process-modes",
@@ -123,6 +129,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("figures.sweeps.modes"),
             "Both answer with the same text.",
             MOTE,
+            repeats=True,
         ),
         Experiment(
             "export-modes",
@@ -131,6 +138,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("experiments.sweeps.export_modes"),
             later("figures.sweeps.exports"),
             "The same server on both paths.",
+            repeats=True,
         ),
         Experiment(
             "latency-breakdown",
@@ -140,6 +148,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             later("figures.calls.breakdown"),
             "Single calls to an idle warm instance.",
             MOTE,
+            repeats=True,
         ),
         _scaling(
             "scale-workload-steady",
@@ -183,6 +192,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "1 and 16 callers over links with a round trip of 20 to 300 ms, 0 to 5 % loss, and a"
             " limited rate.",
             runtime=NODE,
+            repeats=True,
         ),
         Experiment(
             "overhead",

@@ -41,6 +41,8 @@ class Experiment:
     targets: tuple[str, ...] = ("mote", "native")
     #: Language of the workloads unless another one is named.
     runtime: str = "python"
+    #: Whether it repeats measurements, so that somebody may choose how often.
+    repeats: bool = False
 
     def figures(self, stored: Stored) -> dict[str, Figure]:
         """Its figures, or one figure that says why there is nothing to draw."""

@@ -166,7 +166,8 @@ def _loads(there: Lab, link: Link, missing: list[str]) -> tuple[Any, Any]:
     ways = _ways(there, one_instance(there, workloads()["hello"]), missing)
     runs: list[dict[str, Any]] = []
     operations = []
-    repeats, callers = there.pick(1, 1, 3), there.pick(CALLERS, CALLERS, CALLERS, brief=CALLERS[1:])
+    repeats = there.times(1, 1, 3)
+    callers = there.pick(CALLERS, CALLERS, CALLERS, brief=CALLERS[1:])
     for setting in settings(there):
         for clients, repeat in product(callers, range(repeats)):
             turn = repeat % len(ways)
@@ -214,7 +215,7 @@ def _together(counts: list[dict[str, int]]) -> dict[str, int]:
 def _first_calls(there: Lab, link: Link, missing: list[str]) -> Any:
     """Calls to a function without an instance. The time that the baseline's program needs to start
     is added to the time of its call; its caller would have to wait for both."""
-    rounds, found = there.pick(1, 5, 20, brief=1), []
+    rounds, found = there.times(1, 5, 20, brief=1), []
     if there.profile not in ("smoke", BRIEF):
         for target in there.targets:
             target.settle()
