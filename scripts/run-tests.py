@@ -36,7 +36,7 @@ KUBERNETES = re.compile(r"\bmote_tests::(kubernetes|cluster)\b|\"KUBECTL\"")
 KUBERNETES_BUILT = "MOTE_KUBERNETES_BUILT"
 # A program that takes longer hangs.
 PROGRAM_SECONDS_MAX = 1_200
-# If more tests failed than this, the cause is not that they ran beside others.
+# If more tests failed than this, the cause is not that they ran next to others.
 AGAIN_MAX = 8
 # The names under the last "failures:" of a test program.
 FAILURES = re.compile(r"^failures:\n((?:    \S+\n)+)", re.MULTILINE)
@@ -109,7 +109,8 @@ class Runner:
     """Runs programs, prints what each printed, and remembers which failed."""
 
     def __init__(self) -> None:
-        self.failed: dict[str, str] = {}
+        # The failed tests of each program that failed, as far as it names them.
+        self.failed: dict[str, list[str]] = {}
         self.times: list[tuple[float, str]] = []
         self.printing = threading.Lock()
 
@@ -124,16 +125,13 @@ class Runner:
             self.times.append((took, title))
             if ended:
                 print(f"{title} ended with {ended}", flush=True)
-                self.failed[title] = output.decode(errors="replace")
+                names = FAILURES.findall(output.decode(errors="replace"))
+                self.failed[title] = "".join(names).split()
 
     def again(self, found: list[Program]) -> None:
         """Runs the tests that failed once more, alone, if there are few of them."""
         by_title = {title_of(program): program for program in found}
-        tests = {
-            title: names.split()
-            for title, output in self.failed.items()
-            if title in by_title and (names := "".join(FAILURES.findall(output)))
-        }
+        tests = {title: names for title, names in self.failed.items() if names and title in by_title}
         if sum(map(len, tests.values())) > AGAIN_MAX:
             return
         for title, names in tests.items():
@@ -181,7 +179,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print name, folder and command of each, and run none")
     parser.add_argument(
         "--suite", action="append", nargs=2, default=[], metavar=("NAME", "COMMAND"),
-        help="a command of the shell that runs beside the programs",
+        help="a command of the shell that runs at the same time",
     )
     parser.add_argument("names", nargs="*", help="names of test programs; none: all")
     arguments = parser.parse_args()
